@@ -98,6 +98,7 @@ def terms(settings: Settings, folder: Path, swarm: SwarmFile) -> Iterator[str]:
     text = human_bytes(min(manifest.data.kept_bytes, settings.data_cache_bytes))
     cores = settings.threads or find_cores().usable
     share = f", {settings.compute_share} % of the time" if settings.compute_share < 100 else ""
+    taken = memory_words(stage.memory_bytes for stage in manifest.stages)
     memory, seats = settings.memory_limit_bytes, min(settings.seats or 2, manifest.stage_count)
     upload = settings.upload_limit_bytes_per_s
     quota = settings.daily_quota_bytes
@@ -108,7 +109,7 @@ def terms(settings: Settings, folder: Path, swarm: SwarmFile) -> Iterator[str]:
     yield "It uses, until you pause, finish or stop (for limits: volunteer join --help):"
     yield f"  processor  {plural(cores, 'core')}{share}{_cards(settings.devices)}"
     yield (
-        f"  memory     {memory_words(manifest)}, {seats} at most; "
+        f"  memory     {taken}, {seats} at most; "
         f"{f'at most {human_bytes(memory)}' if memory else 'no limit'}"
     )
     yield (

@@ -83,21 +83,23 @@ def wanted_microbatches(run: Run, placement: Placement, usual: int, whole: int) 
 
 
 def paced(
-    run: Run, placement: Placement, usual: int, whole: int, microbatches: int | None = None
+    run: Run, placement: Placement, step_tokens: int, tokens: int, microbatches: int | None = None
 ) -> Run:
     """Return the run with rounds, and own steps in them, that suit its machines and lines.
 
     Args:
         run: with its stages. `inner_microbatches` stays where it is not 0.
         placement: the replicas of every stage.
-        usual: microbatches of a step of the exact run.
-        whole: microbatches of all the run.
+        step_tokens: of a step of the exact run.
+        tokens: of all the run.
         microbatches: of a round, where they are chosen already.
 
     Raises:
         ValueError: as `predict`.
     """
+    usual = max(1, step_tokens // run.tokens_per_microbatch)
     if microbatches is None:
+        whole = max(1, tokens // run.tokens_per_microbatch)
         wanted = wanted_microbatches(run, placement, usual, whole)
         microbatches = min(wanted, MAX_MICROBATCHES_PER_STEP)
     inner = run.inner_microbatches or _inner(run, placement, usual, microbatches)

@@ -142,7 +142,7 @@ def _library(trained: Trained, merged: bool, base: str | None, gguf: bool) -> Li
             problem = f"{flag} is for adapters, and {trained.manifest.name} trains all of its model"
             raise UsageError(problem, f"leave out {flag}")
     if merged and base is not None:
-        raise UserError("--base names what an adapter belongs to", "leave it out, or --merged")
+        raise UsageError("--base names what an adapter belongs to", "leave it out, or --merged")
     if has_adapter and gguf and not merged:
         problem = f"{trained.manifest.name} trains adapters, and llama.cpp needs the whole model"
         raise UsageError(problem, "add --merged")

@@ -88,6 +88,7 @@ def _remove(data: Path, swarm: SwarmFile, keep: set[str]) -> list[Path]:
     own = [path for path in data.glob(f"*/{swarm.swarm}*") if path.parent.name != Entry.SWARMS]
     for digest in _digests(swarm.manifest) - keep:
         own += (data / Entry.TEXTS).glob(f"{digest}.*")
+    own.sort()
     own += (data / Entry.SWARMS).glob(f"{swarm.swarm}*")
     for path in own:
         try:

@@ -122,7 +122,7 @@ def serve_here(
 ) -> int:
     """Run the node in this process until it ends; ``how``: as for ``foreground.serve``."""
     refuse_second(home)
-    settings = promised_port(settings, home.signer().peer, bootstrap(target))
+    settings = promised_port(settings, home.signer().peer, target)
     with uncollected():
         from client.cli.serving.foreground import serve
 
@@ -240,18 +240,14 @@ def _running(home: Home, target: Target) -> Path | None:
     return next((path for path, node in nodes if node.swarm == target.swarm), None)
 
 
-def bootstrap(target: Target) -> tuple[Address, ...]:
-    """Return the members that a target names."""
-    return (target,) if isinstance(target, Address) else target.peers
-
-
-def promised_port(settings: Settings, own: PeerId, peers: tuple[Address, ...]) -> Settings:
-    """Return the settings with the port at which ``peers``, the swarm file's members, list ``own``,
+def promised_port(settings: Settings, own: PeerId, target: Target) -> Settings:
+    """Return the settings with the port at which the members that a target names list ``own``,
     unless the user chose one.
 
     The founder's file names the founder's own address; others will look for it there.
     """
-    ports = [address.port for address in peers if address.peer == own]
+    named = (target,) if isinstance(target, Address) else target.peers
+    ports = [address.port for address in named if address.peer == own]
     if not ports or settings.listen_port:
         return settings
     return msgspec.structs.replace(settings, listen_port=ports[0])

@@ -86,16 +86,15 @@ def plan(
 def _kinds(choices: MachineChoices) -> tuple[Kind, ...]:
     """Return the machines that the flags name, within the bounds of a table's."""
     given = {name: value for name, value in vars(choices).items() if value is not None}
-    table = given.pop("table", None)
-    if table is not None and given:
-        flag = next(iter(given)).replace("_", "-")
-        raise UsageError(f"--{flag} beside --table", "write that value into the table")
-    if table is not None:
+    if (table := given.pop("table", None)) is not None:
+        if given:
+            flag = next(iter(given)).replace("_", "-")
+            raise UsageError(f"--{flag} beside --table", "write that value into the table")
         return read_table(table)
     count = given.pop("machines", 4)
     try:
         return (msgspec.convert({"count": count, **given}, Kind),)
     except msgspec.ValidationError as error:
-        raise UsageError(
-            f"a flag of the machines is out of range: {error}", "see volunteer plan --help"
-        ) from error
+        problem, _, name = str(error).rstrip("`").partition(" - at `$.")
+        flag = "machines" if name == "count" else name.replace("_", "-")
+        raise UsageError(f"--{flag}: {problem}", "see volunteer plan --help") from error

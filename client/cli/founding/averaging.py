@@ -166,7 +166,9 @@ def _rounds(
     if machine is None:
         drafts, machine = drafts[:1], UNMEASURED
     placement = _placement(run.replicas, drafts[0].stages, machine)
-    found = list[Alternative]()
+    step_tokens, found = drafts[0].tokens_per_step, list[Alternative]()
+    tokens = step_tokens * drafts[0].steps
+    tokens *= 1 if run.steps is None else 100  # so many rounds are chosen
     for draft in drafts:
         if found and max(cost.memory_bytes for cost in draft.stages) > machine.memory_bytes:
             break
@@ -175,10 +177,7 @@ def _rounds(
             averaging_bytes_per_parameter=CODECS[run.sent_codec].bytes_per_number,
             inner_microbatches=run.inner_microbatches or 0,
         )
-        usual = max(1, drafts[0].tokens_per_step // local.tokens_per_microbatch)
-        all_of_it = usual * draft.steps
-        whole = all_of_it if run.steps is None else 100 * all_of_it  # so many rounds are chosen
-        rounds = paced(local, placement, usual, whole, run.microbatches)
+        rounds = paced(local, placement, step_tokens, tokens, run.microbatches)
         found.append(Alternative(rounds, predict(rounds, placement), placement))
     best = best_of(found, run.replicas)
     assert best is not None

@@ -79,8 +79,8 @@ TIED = (
     "the model's embedding is its output projection as well; here each is trained by itself, for "
     "they are on different machines, and begins as a copy; with --stages 1 they stay one"
 )
-UNREAD = DataSpec("text", 2, "0" * 64)
-"""In place of the data of a run that is only planned."""
+UNREAD = DataSpec("text", 2**40, "0" * 64)
+"""In place of the data of a run that is only planned: enough bytes for every context."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ LONG_S: Final = 30 * 86_400.0
 def outlook(manifest: Manifest, seconds: float | None) -> Iterator[str]:
     """Yield lines about time and memory; ``seconds``: of the run with volunteers like this machine,
     None: nothing was measured."""
-    yield f"memory of a volunteer: {memory_words(manifest)}"
+    taken = memory_words(stage.memory_bytes for stage in manifest.stages)
+    yield f"memory of a volunteer: {taken}"
     if seconds is None:
         yield "nothing was measured; volunteer plan --swarm says how long the run takes"
         return

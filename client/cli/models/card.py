@@ -25,7 +25,6 @@ from client.train.reporting.event_sink import bits_per_byte
 from client.views.words import size as human_bytes
 from model_zoo.specs.data import Answers
 from model_zoo.specs.optimizer import OptimizerSpec
-from protocol.ids import SwarmId
 from protocol.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -58,20 +57,16 @@ def facts(home: Home, trained: Trained, library: Library) -> Facts:
     """Return what this home knows."""
     points = Persisted(home.folders.of(trained.swarm, Kept.HELD_OUT), list[StepPoint]).peek() or []
     told = [point for point in points if point.step <= trained.version]
+    path = home.folders.of(trained.swarm, Kept.CONTRIBUTIONS)
+    kept = Persisted(path, KeptContributions).peek() or KeptContributions()
     return Facts(
         trained=trained,
         held_out=max(told, key=lambda point: point.step, default=None),
         library=library,
-        contributors=contributors_of(home, trained.swarm, trained.manifest),
+        contributors=contributors_view(
+            kept.counts, lambda peer: kept.names.get(peer, ""), trained.manifest
+        ),
     )
-
-
-def contributors_of(home: Home, swarm: SwarmId, manifest: Manifest) -> list[ContributorView]:
-    """Return the leaderboard over all sessions of this volunteer."""
-    kept = Persisted(home.folders.of(swarm, Kept.CONTRIBUTIONS), KeptContributions).peek()
-    if kept is None:
-        return []
-    return contributors_view(kept.counts, lambda peer: kept.names.get(peer, ""), manifest)
 
 
 def held_out_words(known: Facts) -> str:
@@ -100,7 +95,8 @@ def card(known: Facts) -> str:
         f"Trained by volunteers over the Internet.\n\n```\n{described}\n```\n"
     ]
     for title, lines in tells.items():
-        parts.append(f"\n## {title}\n\n" + "".join(f"- {line}\n" for line in lines))
+        if listed := "".join(f"- {line}\n" for line in lines):
+            parts.append(f"\n## {title}\n\n{listed}")
     return "".join(parts)
 
 

@@ -11,11 +11,12 @@ from client.cli.founding.fitting import what_is_smaller
 from client.cli.founding.outlook import LONG_S, warn_of_few
 from client.cli.planning.run import EXACT, LOCAL, NARROW, Method, PlannedRun
 from client.cli.terminal.mixture_text import MANY_TIMES, warn_of_repeats
+from client.cli.terminal.swarm_text import memory_words
 from client.cli.terminal.table import aligned
 from client.errors import UserError
 from client.plan.cuts import ONE_LAYER, Alternative, alternative, best_of
 from client.plan.model import COSTS_NOTHING, Limit, Machine, fits
-from client.plan.rounds import ENOUGH_ROUNDS, NARROW_PERCENT, are_worth_it, gap_percent
+from client.plan.rounds import ENOUGH_ROUNDS, NARROW_PERCENT, are_worth_it, gap_percent, paced
 from client.quantities import plural
 from client.views.words import count
 from client.views.words import duration as human_duration
@@ -111,10 +112,11 @@ def answer(run: PlannedRun, machines: Sequence[Machine], tokens: int | None) -> 
         UserError: the machines cannot train the model.
     """
     wanted = tokens or run.manifest.steps * run.manifest.tokens_per_step
-    found = {}
+    step_tokens, found = run.manifest.tokens_per_step, {}
+    rounds = partial(paced, step_tokens=step_tokens, tokens=wanted, microbatches=run.microbatches)
     for method in run.methods:
         redundancy = method.manifest.policy.redundancy
-        pace = partial(run.paced, wanted) if method.local else None
+        pace = rounds if method.local else None
         cuts = [alternative(machines, each, redundancy, pace) for each in method.runs]
         found[method.name] = best_of(cuts, redundancy) or cuts[-1]
     chosen = _chosen(run, found)
@@ -250,9 +252,11 @@ def report(plan: Plan) -> Iterator[str]:
         yield f"local rounds: every {inner} microbatches a step of one's own"
     yield f"expected: {_tokens(best.tokens_per_s)}; a {step} takes {human_duration(best.step_s)}"
     yield f"limited by {HELP[best.limit]}"
-    hosted = human_bytes(best.host_memory_bytes)
-    beside = f", and {hosted} of a GPU's host" if best.host_memory_bytes else ""
-    yield f"memory of a machine: {human_bytes(best.memory_bytes)}{beside}"
+    lends = f"--memory counts {human_bytes(best.memory_bytes)}"
+    if best.host_memory_bytes:
+        lends += f", and --host-memory {human_bytes(best.host_memory_bytes)}"
+    taken = memory_words([best.memory_bytes + best.host_memory_bytes])
+    yield f"memory of a volunteer: {taken}, of which {lends}"
     yield f"{cost.tokens:,} tokens ({cost.steps:,.0f} {step}s) take {human_duration(cost.seconds)}"
     yield f"  traffic per volunteer at most: {human_bytes(cost.sent_bytes)} sent"
     if len(plan.ways) > 1:

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import msgspec
 import psutil
-from cyclopts import Group, Parameter, validators
+from cyclopts import Group, Parameter
 from msgspec import Meta, Struct
 
 from client.cli.reach.home import Home
@@ -28,24 +28,19 @@ EXAMPLE = (
 )
 Rate = Annotated[float, Meta(gt=0, le=1e12)]
 
-
 MACHINES = Group("The machines (what is left out is as this one, measured)", sort_key=0)
-AtLeast0 = Annotated[float | None, Parameter(validator=validators.Number(gte=0))]
-Above0 = Annotated[float | None, Parameter(validator=validators.Number(gt=0))]
 
 
 @Parameter(name="*", group=MACHINES)
 @dataclass(frozen=True, kw_only=True)
 class MachineChoices:
-    """Alike machines, or a table of different ones; None means: not given."""
+    """Alike machines, or a table of different ones; None means: not given. ``Kind`` has bounds."""
 
     table: Path | None = None
     """TOML file of machines, instead of the flags of this group."""
-    machines: Annotated[
-        int | None, Parameter(validator=validators.Number(gte=1, lte=MAX_MACHINES))
-    ] = None
+    machines: int | None = None
     """Number of machines (default: 4)."""
-    gflops: Above0 = None
+    gflops: float | None = None
     """Speed of one machine in 1e9 FLOP/s, as volunteer bench measures it in the type of numbers of
     --compute-dtype; of all its devices."""
     memory: str | None = None
@@ -57,7 +52,7 @@ class MachineChoices:
     """Upload of one machine, such as 20Mbit/s."""
     down: str | None = None
     """Download of one machine (default: this machine's, at least the upload)."""
-    rtt_ms: AtLeast0 = None
+    rtt_ms: float | None = None
     """Round trip between two machines in milliseconds (default: 0)."""
 
 

@@ -18,12 +18,12 @@ from client.cli.reach.home import Home
 from client.cli.reach.target import find_swarm, with_manifest
 from client.errors import UserError
 from client.plan.cuts import stage_counts
-from client.plan.model import Placement, Run
-from client.plan.rounds import paced
+from client.plan.model import Run
 from model_zoo.specs.codec import BoundaryCodec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import DEFAULT
-from protocol.manifest import Manifest, fits_a_frame
+from model_zoo.specs.tokens import BYTE_VOCAB
+from protocol.manifest import Manifest, inconsistency
 
 EXACT: Final = "every-step"
 LOCAL: Final = "local"
@@ -66,12 +66,6 @@ class PlannedRun:
         run = self.methods[0].runs[0]
         return sum(load.cost.flops for load in run.stages) / run.tokens_per_microbatch
 
-    def paced(self, tokens: int, run: Run, placement: Placement) -> Run:
-        """Return a run of local rounds over so many tokens with the length of its rounds."""
-        of_one = run.tokens_per_microbatch
-        usual = max(1, self.manifest.tokens_per_step // of_one)
-        return paced(run, placement, usual, max(1, tokens // of_one), self.microbatches)
-
 
 def chosen(run: PlanChoices, model: ModelChoices, machines: int) -> PlannedRun:
     """Return the run that flags describe, cut in several ways for so many machines.
@@ -79,19 +73,17 @@ def chosen(run: PlanChoices, model: ModelChoices, machines: int) -> PlannedRun:
     Raises:
         UserError: they contradict each other, or no cut is possible.
     """
-    from client.cli.founding.manifest import choose_model
+    from client.cli.founding.manifest import choose_model, drafted
 
-    preset, sequences = PRESETS[run.preset], run.sequences_per_microbatch
+    preset = PRESETS[run.preset]
     vocab = run.vocab or preset.model.vocab
     spec = choose_model(preset, model, vocab, run.stages)
     counts = possible_counts(spec, run.stages, machines)
-    if not fits_a_frame(spec, sequences):
-        problem = f"a microbatch of {sequences} sequences is too large for one message"
-        raise usage(problem, "take a smaller --microbatch")
-    if run.averaging == "local" and run.audit:
-        raise usage("with --averaging local there are no audits")
     if model.lora is not None:
         run = replace(run, optimizer=run.optimizer or DEFAULT)
+    bytes_at_least = choose_model(preset, model, max(vocab, BYTE_VOCAB), counts[0])
+    if problem := inconsistency(drafted(admitted(run, spec)[0], bytes_at_least, counts[0])):
+        raise usage(problem, "see volunteer plan --help")
     models = {count: choose_model(preset, model, vocab, count) for count in counts}
     methods = tuple(_methods(run, models))
     return PlannedRun(

@@ -39,12 +39,12 @@ def read_target(text: str) -> Target:
             say("  Use --swarm FILE, or --swarm - to read it from stdin")
         return target
     except InviteError as error:
-        raise UsageError(f"--swarm: {error}", error.next_step) from error
+        raise UsageError(str(error), error.next_step) from error
     except RemoteProtocolError as error:
         if is_of_another_version(error):
-            raise UserError(f"--swarm: {error}", OTHER_VERSION, ExitCode.REFUSED) from error
+            raise UserError(str(error), OTHER_VERSION, ExitCode.REFUSED) from error
         raise UserError(
-            f"--swarm: the manifest is not genuine: {error}",
+            f"the swarm's manifest is not genuine: {error}",
             "ask the founder for the .swarm file or a fresh invite",
             ExitCode.REFUSED,
         ) from error
@@ -104,9 +104,10 @@ def named_swarm(home: Home, text: str | None) -> SwarmFile | None:
         known = [one for one in known if one.swarm in running] if len(running) == 1 else known
     if len(known) < 2:
         return known[0] if known else None
-    names = ", ".join(f"{swarm.manifest.name} ({swarm.swarm[:12]})" for swarm in known)
+    names = ", ".join(sorted(f"{one.manifest.name} ({one.swarm[:12]})" for one in known))
     problem = f"several swarms are known on this machine: {names}"
-    raise UsageError(problem, "choose one with --swarm; volunteer forget SWARM removes one")
+    choose = "choose one with --swarm; volunteer forget SWARM removes one"
+    raise UsageError(problem, choose if text is None else "name one by the beginning of its id")
 
 
 def _contents(text: str) -> str:
@@ -122,6 +123,6 @@ def _contents(text: str) -> str:
         if isinstance(error, FileNotFoundError):
             reason = "there is no such file, and no swarm of this name is known here"
         raise UsageError(
-            f"--swarm: cannot read {text[:200]!r}: {reason}",
+            f"cannot read {text[:200]!r}: {reason}",
             "pass an invite (volunteer:...), a .swarm file, a member's address, or - for stdin",
         ) from error

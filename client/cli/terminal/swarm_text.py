@@ -1,6 +1,6 @@
 """What a swarm is and takes, in the lines that ``create`` and ``join`` show."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from client.cli.terminal.mixture_text import describe_mixture
@@ -113,9 +113,8 @@ def _run(manifest: Manifest) -> Iterator[str]:
         yield f"  evaluated  every {terms.every} steps, on {terms.tokens:,} tokens held out"
 
 
-def memory_words(manifest: Manifest) -> str:
-    """Return the memory that a volunteer of the swarm takes at least, for its largest stage."""
-    stage = max(stage.memory_bytes for stage in manifest.stages)
-    return (
-        f"about {human_bytes(NODE_BYTES)}, and {human_bytes(WORKER_BYTES + stage)} or more a stage"
-    )
+def memory_words(stages: Iterable[float]) -> str:
+    """Return the memory that a volunteer takes at least, for the largest of these stages: of a
+    stage, and of the program beside it; ``stages``: bytes of each."""
+    stage = WORKER_BYTES + max(stages)
+    return f"about {human_bytes(NODE_BYTES)}, and {human_bytes(stage)} or more a stage"

@@ -1,6 +1,7 @@
 """``volunteer data``: builds, verifies and shows; bad input has words and an exit code."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from client.cli.founding import tokenizing
 from client.errors import ExitCode
 from model_zoo.datasets.assembly import Progress
-from tests.support.cli_process import Within
+from tests.support.cli_process import Terminal, Within
 from tests.support.saved_swarms import WORDS
 
 pytest.importorskip("tokenizers")
@@ -49,22 +50,6 @@ def test_conversations_are_built_shown_and_founded(within: Within, tmp_path: Pat
     assert "cut for a context of 16, not of 32: choose --context 16" in refused.stderr
 
 
-def test_rows_that_cannot_be_used_are_counted_and_listed(within: Within, tmp_path: Path) -> None:
-    rows, out = tmp_path / "rows.jsonl", str(tmp_path / "tokens")
-    rows.write_text('{"text": "good"}\n{"text": 5}\n' + '{"text": "good"}\n' * 9)
-    done = within.ends(0, "data", "build", str(rows), "--out", out)
-    assert "note: 1 of 11 rows cannot be used and is left out:" in done.stderr
-    assert 'rows.jsonl, line 2, has no string field "text"' in done.stderr
-    again = json.loads(within("data", "build", str(rows), "--out", out, "--json").stdout)
-    tally = again["index"]["tally"]
-    assert (tally["texts"], tally["skipped"]) == (10, 1)
-    (name,) = again["index"]["skipped_rows"]
-    assert name.startswith(f"{rows}, line 2, ")
-    swarm = ("--context", "8", "--no-measure", "--out", str(tmp_path / "s.swarm"))
-    founded = within.ends(0, "create", "--data", str(rows), *swarm)
-    assert "note: 1 of 11 rows cannot be used and is left out:" in founded.stderr
-
-
 def test_of_many_rows_that_cannot_be_used_the_first_are_shown(
     within: Within, tmp_path: Path
 ) -> None:
@@ -74,16 +59,6 @@ def test_of_many_rows_that_cannot_be_used_the_first_are_shown(
     assert "note: 120 of 121 rows cannot be used and are left out:" in done.stderr
     assert done.stderr.count("has no string field") == 8
     assert "  and 112 more" in done.stderr
-
-
-def test_a_build_that_failed_for_want_of_chat_is_corrected_by_adding_it(
-    within: Within, tmp_path: Path
-) -> None:
-    rows, out = tmp_path / "rows.jsonl", str(tmp_path / "tokens")
-    rows.write_text('{"prompt": "1+1=", "completion": "2"}\n' * 9)
-    failed = within.ends(ExitCode.CONFIG, "data", "build", str(rows), "--out", out)
-    assert "it has a conversation, which volunteer data build --chat reads" in failed.stderr
-    within.ends(0, "data", "build", str(rows), "--chat", "--out", out)
 
 
 def test_without_a_terminal_progress_comes_in_lines(
@@ -98,6 +73,12 @@ def test_without_a_terminal_progress_comes_in_lines(
     assert capsys.readouterr().err == (
         "tokenizing 10%, 1 B/s, 90 s left\ntokenizing 20%, 1 B/s, 80 s left\n"
     )
+    monkeypatch.setenv("COLUMNS", "22")
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    with tokenizing.BuildLine("mixing") as line:
+        for now[0], bytes_ in ((100.0, 10), (102.0, 60)):
+            line.show(Progress(bytes_, 100))
+    assert terminal.getvalue() == "\r\x1b[Kmixing 10%\r\x1b[Kmixing 60%, 25 B/s, 2\n"
 
 
 def _build(within: Within, path: Path, line: str, count: int) -> None:
@@ -138,29 +119,3 @@ def test_folders_are_mixed_shown_founded_and_planned(within: Within, tmp_path: P
     short = within.ends(ExitCode.CONFIG, *create, "4096", "--out", str(tmp_path / "t.swarm"))
     assert "the part code of" in short.stderr
     assert "has 2190 tokens, and a sample needs 4097" in short.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words", "code"),
-    [
-        (("build", "--out", "x"), "nothing to read", ExitCode.USAGE),
-        (("build", "book.txt", "--out", "x", "--tokenizer", "y"), "train:16384", ExitCode.CONFIG),
-        (("build", "book.txt", "--out", "x", "--chat"), "cannot have conv", ExitCode.CONFIG),
-        (("build", "book.txt", "--out", "x", "--context", "9"), "add --chat", ExitCode.USAGE),
-        (("mix", "a:0", "b:1", "--out", "x"), "'0' is no weight of a", ExitCode.CONFIG),
-        (("mix", "a:1", "--out", "x"), "2 to 64 folders, not 1", ExitCode.CONFIG),
-        (("mix", "a:1", "b:2", "--out", "x"), "a has no index.json", ExitCode.CONFIG),
-        (("show", "0", "."), "no data folder, or one not completed", ExitCode.CONFIG),
-    ],
-)
-def test_bad_input_has_words(
-    within: Within,
-    book: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: tuple[str, ...],
-    words: str,
-    code: ExitCode,
-) -> None:
-    monkeypatch.chdir(book.parent)
-    done = within.ends(code, "data", *arguments)
-    assert words in done.stderr

@@ -7,53 +7,26 @@ import socket
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from client.cli import main, screen
 from client.cli.main import run
 from client.control.sockets import socket_path
+from client.errors import UserError
 from client.store.paths import make_private, runtime_folder
-from tests.support.cli_process import Volunteer, Within, apart
+from model_zoo.specs.packages import MissingPackage
+from tests.support.cli_process import Terminal, Volunteer, Within, apart
 
 SWARM_ID = "ab" * 32
 PEER = "12D3KooWQVJeEspFqUfxUYGgL7GTpevs1mT5aLgaFYv7TSjBuRer"
 
-INVITE = f"volunteer:{SWARM_ID}?peer=/ip4/127.0.0.1/tcp/1/p2p/{PEER}"
 
-FAILURES = [
-    (["join"], 2, "--swarm"),
-    (["join", "--swarm", "volunteer:zz"], 2, "64 hex"),
-    (["join", "--swarm", f"volunteer:{SWARM_ID}"], 2, "names no member"),
-    (["join", "--swarm", "no-such-file.swarm"], 2, "no swarm of this name"),
-    (["join", "--swarm", "-"], 2, "not an invite"),
-    (["join", "--swarm", "x", "--headless", "--detach"], 2, "do not go together"),
-    (["join", "--swarm", "x", "--listen-port", "70000"], 78, "--listen-port"),
-    (["join", "--swarm", "x", "--threads", "1024"], 78, "1024 threads are more than the"),
-    (["config", "set", "threads", "1024"], 78, "that may be used here"),
-    (["status"], 3, "no volunteer runs"),
-    (["nonsense"], 2, "nonsense"),
-    (["create", "mine"], 2, "unexpected: mine"),
-    (["status", "--nonsense"], 2, "--nonsense"),
-    (["create", "--preset", "huge"], 2, "huge"),
-    (["export", "--swarm", "nowhere"], 2, "--out"),
-    (["sample"], 2, "no swarm is known"),
-    (["plan", "--swarm", INVITE], 2, "join it once"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "code", "words"), FAILURES)
-def test_exit_code_and_reason(
-    within: Within,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: list[str],
-    code: int,
-    words: str,
-) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO())
-    done = within(*arguments)
-    assert (done.returncode, done.stdout) == (code, "")
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
+def test_more_threads_than_cores_are_refused(within: Within) -> None:
+    for command in ("join --swarm x --threads 1024", "config set threads 1024"):
+        done = within.ends(78, *command.split())
+        assert "1024 threads are more than the" in done.stderr
 
 
 def test_bytes_on_stdin_that_are_no_text_are_refused(
@@ -112,6 +85,87 @@ def test_a_crash_is_one_line_and_a_file_unless_debug(
         run(["resume", "--debug"])
 
 
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (
+            ImportError("libcudart.so.12: cannot\nopen", name="torch.cuda"),
+            78,
+            "volunteer: a package that this needs does not load: ImportError: libcudart.so.12: "
+            "cannot open\n  volunteer doctor says which, and what to do\n",
+        ),
+        (
+            MissingPackage("install gguf"),
+            78,
+            "volunteer: install gguf\n",
+        ),
+        (ImportError("cannot import", name="client.cli"), 1, "volunteer: internal error: Imp"),
+        (UserError("no", "do it"), 1, "volunteer: no\n  do it\n"),
+    ],
+)
+def test_what_a_command_raises_is_explained(
+    within: Within, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int, said: str
+) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr("client.cli.commands.resume.resume", fail)
+    done = within.ends(code, "resume")
+    assert done.stderr.startswith(said)
+    assert len(done.stderr.splitlines()) <= 2
+
+
+def test_what_is_closed_is_opened_before_anything_else(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    numbers, done = iter((0, 7)), list[tuple[int, ...]]()
+    system = SimpleNamespace(
+        open=lambda *_: next(numbers),
+        dup2=lambda *both: done.append(both),
+        close=lambda number: done.append((number,)),
+        fdopen=lambda number, mode: io.StringIO(f"{number}{mode}"),
+        devnull="",
+        O_RDWR=0,
+    )
+    monkeypatch.setattr(main, "os", system)
+    monkeypatch.setattr(sys, "stdin", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    monkeypatch.setattr(sys, "argv", ["volunteer", "--version"])
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    assert (ended.value.code, done) == (0, [(0, 0), (7, 2), (7,)])
+    assert [sys.stdin.read(), sys.stderr.read()] == ["0r", "2w"]
+    assert capsys.readouterr().out.startswith("volunteer ")
+
+
+@pytest.mark.parametrize(
+    ("stdin", "stdout", "variables", "drawn"),
+    [
+        (True, True, {"TERM": "xterm", "LANG": "de_DE.UTF-8"}, True),
+        (True, True, {"TERM": "xterm"}, True),
+        (False, True, {"TERM": "xterm"}, False),
+        (True, False, {"TERM": "xterm"}, False),
+        (True, True, {"TERM": "vt100"}, False),
+        (True, True, {}, False),
+        (True, True, {"TERM": "xterm", "LC_ALL": "C", "LANG": "de_DE.utf8"}, False),
+    ],
+)
+def test_a_screen_takes_a_terminal_that_draws_unicode(
+    monkeypatch: pytest.MonkeyPatch,
+    stdin: bool,
+    stdout: bool,
+    variables: dict[str, str],
+    drawn: bool,
+) -> None:
+    for name in ("TERM", "LC_ALL", "LC_CTYPE", "LANG"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "stdin", Terminal() if stdin else io.StringIO())
+    monkeypatch.setattr(sys, "stdout", Terminal() if stdout else io.StringIO())
+    assert screen.can_draw() is drawn
+
+
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     command = f"{sys.executable} -m client.cli.main config show | true; echo ${{PIPESTATUS[0]}}"
     done = apart("bash", "-c", command)
@@ -140,6 +194,7 @@ def test_a_second_interrupt_while_the_first_is_told_is_no_traceback() -> None:
     script = """
 import signal, sys
 import client.cli.command_line as commands
+from client.cli import main, screen
 from client.cli.main import run
 def interrupted(_):
     raise KeyboardInterrupt

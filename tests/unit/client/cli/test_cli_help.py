@@ -50,6 +50,22 @@ def test_help_names_every_command_and_loads_none_of_them() -> None:
     assert (code, HEAVY & loaded) == (0, set())
 
 
+def test_the_page_of_a_command_is_the_docstring_of_its_file() -> None:
+    from client.cli.command_table import CLIENT, _read
+
+    folder = CLIENT / "cli" / "commands"
+    read = {name: _read(folder / f"{name}.py") for name in ("resume", "relay", "config")}
+    assert [(each.group, each.nested) for each in read.values()] == [
+        ("First", False),
+        ("More: the swarm", False),
+        ("More: this machine", True),
+    ]
+    assert read["resume"].examples == (("resume", "now"),)
+    assert (read["resume"].summary, read["resume"].note) == ("Resume after a pause.", "")
+    assert read["relay"].module == "client.cli.commands.relay"
+    assert read["relay"].note.startswith("For somebody with a small server")
+
+
 def test_help_of_no_command_loads_torch() -> None:
     from client.cli.command_table import COMMANDS
 
@@ -89,27 +105,6 @@ def test_create_checks_what_was_chosen_before_it_loads_torch(
     code, loaded, _ = _run("create", *chosen, VOLUNTEER_HOME=str(tmp_path))
     assert code in (ExitCode.USAGE, ExitCode.CONFIG)
     assert "torch" not in loaded
-
-
-@pytest.mark.parametrize("command", ["create", "join", "plan"])
-def test_words_of_a_flag_are_wrapped_as_one_paragraph(command: str) -> None:
-    """At 80 columns: every further line of them begins where the first one does."""
-    _, _, text = _run(command, "--help", COLUMNS="80")
-    panels = [line[1:-1] for line in text.splitlines() if line.startswith(("│", "╭"))]
-    begins = set[int]()
-    for line in panels:
-        if line.startswith("─"):
-            begins = set()
-        elif not line[:4].strip():
-            begins.add(len(line) - len(line.lstrip()))
-        assert len(begins) <= 1, line
-
-
-def test_every_example_has_lines_of_its_own() -> None:
-    _, _, text = _run("status", "--help", COLUMNS="80")
-    lines = [line.strip() for line in text.splitlines()]
-    at = lines.index("• volunteer status --watch")
-    assert lines[at + 1] == "a line per step, also for screen readers and logs"
 
 
 @pytest.mark.parametrize(

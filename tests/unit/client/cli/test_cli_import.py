@@ -1,7 +1,6 @@
 """``create --from``: what begins with the weights of a folder, and what is refused."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -115,16 +114,6 @@ def test_a_vocabulary_without_its_tokenizer_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "store").exists()
 
 
-def test_flags_that_contradict_the_folder_are_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="what --layers and --kv-heads would change"):
-        found(folder, tmp_path / "store", layers=2, kv_heads=1)
-    with pytest.raises(UserError, match="not a folder"):
-        found(tmp_path / "nowhere", tmp_path / "store")
-    shutil.copy(folder / "model.safetensors", tmp_path)
-    with pytest.raises(UserError, match="cannot read"):
-        found(tmp_path, tmp_path / "store")
-
-
 def test_the_folders_own_tokenizer_is_taken_unless_another_is_chosen(folder: Path) -> None:
     bare = RunChoices(source=folder)
     assert with_own_tokenizer(bare) == bare
@@ -204,18 +193,3 @@ class TestAdapters:
         assert lora == Lora(2, 3.0, ("self_attn.k_proj", "mlp.up_proj"), "fp32")
         lora = found(folder, tmp_path / "store", lora=2, lora_targets="all").manifest.model.lora
         assert len(lora.targets) == 7
-
-    @pytest.mark.parametrize(
-        ("choices", "words"),
-        [
-            ({"lora": 33}, "q_proj, which is 32 x 32: take a rank of 32"),
-            ({"lora": 2, "lora_targets": "c_attn"}, "no linear layer 'c_attn'; it has"),
-            ({"lora_alpha": 2.0}, "--lora-alpha without --lora"),
-        ],
-    )
-    def test_what_cannot_be_is_said(
-        self, folder: Path, tmp_path: Path, choices: dict[str, Any], words: str
-    ) -> None:
-        with pytest.raises(UserError, match=words):
-            found(folder, tmp_path / "store", **choices)
-        assert not (tmp_path / "store").exists()

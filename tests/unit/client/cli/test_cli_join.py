@@ -7,28 +7,32 @@ import os
 import stat
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import msgspec
 import pytest
 
 from client.cli import consent
+from client.cli.commands import join
 from client.cli.founding.outlook import outlook
 from client.cli.main import run
 from client.cli.reach.home import find_home, home_of
 from client.cli.serving import background as daemon
 from client.cli.terminal.swarm_text import memory_words
 from client.config import Settings
+from client.control.snapshot import Snapshot
 from client.devices import devices_of
 from client.errors import ExitCode, UserError
 from client.store.persisted import Persisted
 from client.store.swarms import SwarmStore
 from client.views.words import size as human_bytes
 from protocol.ids import SwarmId
-from protocol.invite import SwarmFile
+from protocol.invite import SwarmFile, parse_target
 from tests.support.cli_process import REPOSITORY, Terminal, Volunteer, Within
+from tests.support.control_fakes import example_snapshot
 from tests.support.saved_swarms import little_swarm
 
 INVITE = f"volunteer:{'ab' * 32}?peer=/ip4/127.0.0.1/tcp/9/p2p/{{peer}}"
@@ -93,7 +97,7 @@ def test_the_prompt_names_the_cards_that_are_used(
 def test_create_and_join_say_the_same_of_memory(
     tmp_path: Path, book: Path, swarm: SwarmFile
 ) -> None:
-    words = memory_words(swarm.manifest)
+    words = memory_words(stage.memory_bytes for stage in swarm.manifest.stages)
     assert f"memory of a volunteer: {words}" in list(outlook(swarm.manifest, None))
     said = " ".join(consent.terms(Settings(), tmp_path, swarm))
     assert f"memory     {words}, 2 at most; no limit" in said
@@ -158,6 +162,7 @@ NODE = f"""
 import os, sys, time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 sys.path[:0] = {[str(REPOSITORY)]!r}
 from tests.support.control_fakes import FakeProvider
 from tests.support.nodes import node_of
@@ -251,19 +256,93 @@ def test_settings_are_handed_over_as_they_were_resolved(
     monkeypatch.setenv("VOLUNTEER_UPLOAD_LIMIT_BYTES_PER_S", "2MB/s")
     announce = ("/ip4/1.2.3.4/tcp/5", "/ip4/1.2.3.5/tcp/5")
     resolved = find_home({"threads": 1, "announce": announce, "not_on_battery": True}).resolved
-    given = daemon.Handover(swarm="words", resolved=resolved, exit_when_done=True)
+    given = daemon.Handover(swarm=INVITE.format(peer=PEER), resolved=resolved, exit_when_done=True)
     (home / "config.toml").write_text("seats = 2\n")
     monkeypatch.setenv("VOLUNTEER_THREADS", "2")
     told = daemon.read_handover(io.BytesIO(msgspec.json.encode(given)))
     assert told == given
-    assert home_of(told.resolved) == replace(find_home(), resolved=resolved)
+    home_then = replace(find_home(), resolved=resolved)
+    assert home_of(told.resolved) == home_then
+    served = list[object]()
+    monkeypatch.setattr(join, "serve_here", lambda *args, **how: served.extend((*args, how)) or 0)
+    stdin = io.TextIOWrapper(io.BytesIO(msgspec.json.encode(given)))
+    monkeypatch.setattr(sys, "stdin", stdin)
+    assert run(["join", "--handed-over"]) == 0
+    target, how = parse_target(given.swarm), {"exit_when_done": True, "quiet": True}
+    assert served == [home_then, resolved.settings, target, None, how]
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"swarm": "x", "resolved": {"settings": {}}}', "\xff"])
-def test_what_nobody_handed_over_is_refused(volunteer: Volunteer, text: str) -> None:
-    done = volunteer("join", "--handed-over", stdin=text)
-    assert done.returncode == ExitCode.USAGE
-    assert "volunteer join --detach" in done.stderr
+@pytest.mark.parametrize(
+    "text", [b"", b"{}", b'{"swarm": "x", "resolved": {"settings": {}}}', b"\xff"]
+)
+def test_what_nobody_handed_over_is_refused(text: bytes) -> None:
+    with pytest.raises(UserError, match="for a start in the background") as caught:
+        daemon.read_handover(io.BytesIO(text))
+    assert caught.value.exit_code == ExitCode.USAGE
+
+
+@dataclass
+class Started:
+    """A process in the background as its starter sees it: what it answers at each look, None while
+    it does not. Each look takes a second."""
+
+    answers: list[Snapshot | None]
+    pid: int = 7
+    now_s: float = 0.0
+
+    def poll(self) -> None:
+        return None
+
+    def look(self, _: Path) -> list[tuple[Path, Snapshot]]:
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        return [] if answer is None else [(Path("other"), example_snapshot(pid=8)), (HERE, answer)]
+
+    def sleep(self, _: float) -> None:
+        self.now_s += 1.0
+
+
+HERE = Path("socket")
+MEASURES = example_snapshot(pid=7, started=False, reason="it measures")
+READS = example_snapshot(pid=7, started=False, reason="it reads")
+TRAINS = example_snapshot(pid=7)
+
+
+@pytest.mark.parametrize(
+    ("answers", "said", "at_s"),
+    [
+        ([None, MEASURES, MEASURES, READS, TRAINS], "it measures ...\nit reads ...\n", 4),
+        ([None, TRAINS], "", 1),
+        (
+            [READS],
+            "it reads ...\nit has not entered the swarm yet; volunteer status shows its progress\n",
+            80,
+        ),
+        ([MEASURES, None], "it measures ...\nit has not entered the swarm yet", 80),
+        ([None], "process 7 was started but does not answer yet", 80),
+    ],
+)
+def test_a_start_is_watched_until_it_takes_part(
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    answers: list[Snapshot | None],
+    said: str,
+    at_s: float,
+) -> None:
+    """As long as a dial may take, 20 s, and a minute more."""
+    started, last = Started([*answers]), answers[-1] or (answers[0] and MEASURES)
+    clock = SimpleNamespace(monotonic=lambda: started.now_s, sleep=started.sleep)
+    monkeypatch.setattr(daemon, "time", clock)
+    monkeypatch.setattr(daemon, "running_nodes", started.look)
+    errors, process = daemon.Errors(home / "errors", 0), cast("subprocess.Popen[bytes]", started)
+    if last is None:
+        with pytest.raises(UserError, match=said):
+            daemon._wait_until_it_takes_part(process, find_home(), errors)
+    else:
+        found = daemon._wait_until_it_takes_part(process, find_home(), errors)
+        assert found == (HERE, last)
+        assert capsys.readouterr().err.startswith(said)
+    assert started.now_s == at_s
 
 
 def test_the_swarm_may_be_in_the_environment(volunteer: Volunteer) -> None:

@@ -126,6 +126,14 @@ def test_an_interrupt_is_no_internal_error(
     assert (ending.exit_code, words in ending.words) == (code, True)
 
 
+def test_a_node_that_has_left_says_so(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trio, "run", lambda *_, **_how: ExitCode.OK)
+    found, target = find_home(), Address("ip4", "127.0.0.1", 1, DEAD_PEER)
+    assert serving.serve(found, found.settings, target, None) == ExitCode.OK
+    ending = RunRecord(found.folders.data).ending()
+    assert (ending.failed, ending.words) == (False, "it drained and left the swarm")
+
+
 NODE = """
 import sys
 from client.store.lock import identity_lock

@@ -304,17 +304,6 @@ class TestAdapters:
         before, after = (load_file(each / "model.safetensors") for each in (base, out))
         assert all(torch.equal(before[name], after[name]) for name in before)
 
-    def test_llama_cpp_needs_the_whole_model(
-        self, within: Within, source: list[str], tmp_path: Path
-    ) -> None:
-        pytest.importorskip("gguf", reason="needs the extra volunteer[gguf]")
-        out = self.exported(within, tmp_path, *source, "--gguf", "--merged")
-        assert (out / "model.gguf").exists()
-        done = within.ends(
-            ExitCode.USAGE, "export", "--gguf", "--out", str(tmp_path / "alone"), *source
-        )
-        assert "add --merged" in done.stderr
-
     def test_without_the_frozen_weights_there_is_the_adapter_alone(
         self, swarm: SwarmFile, tmp_path: Path
     ) -> None:

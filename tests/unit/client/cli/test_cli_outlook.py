@@ -47,12 +47,6 @@ class TestTime:
         assert list(warn_of_time(run(250), LONG_S)) == []
 
 
-def test_memory_is_said_by_stage() -> None:
-    lines = list(outlook(run(10), 120.0))
-    assert lines[0].endswith("about 100 MB, and 351 MB or more a stage")
-    assert "2 min 00 s or more with 4 volunteers" in lines[1]
-
-
 def test_one_of_a_kind_is_not_said_in_the_plural() -> None:
     least = manifest(stages=1, steps=1, policy=Policy(redundancy=1))
     one = structs.replace(least, stages=(structs.replace(least.stages[0], layers=1),))

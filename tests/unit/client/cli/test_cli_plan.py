@@ -10,7 +10,6 @@ import pytest
 from client.cli.commands.create import sign, write_swarm_file
 from client.cli.planning.machines import read_table
 from client.errors import ExitCode, UserError
-from client.plan.rounds import ENOUGH_ROUNDS
 from protocol.address import Address
 from tests.support.cli_process import Within
 from tests.support.saved_swarms import SIGNER, founded
@@ -45,23 +44,6 @@ down = "100Mbit/s"
 def planned(within: Within, *arguments: str) -> dict[str, Any]:
     done = within.ends(0, "plan", "--json", *arguments)
     return dict(json.loads(done.stdout))
-
-
-def test_json_has_the_best_way_among_all(within: Within) -> None:
-    answer = planned(within, *DESCRIBED)
-    assert answer["schema_version"] == 1
-    best = answer["best"]
-    assert (answer["machines"], best["tokens_per_step"]) == (4, 16 * 4 * 128)
-    assert [each for each in answer["ways"] if each["chosen"]] == [best]
-    assert best["tokens_per_s"] == pytest.approx(best["tokens_per_step"] / best["step_s"])
-    cost = answer["cost"]
-    assert cost["seconds"] == pytest.approx(cost["tokens"] / best["tokens_per_s"])
-
-
-def test_one_machine_is_not_said_in_the_plural(within: Within) -> None:
-    done = within("plan", "--machines", "1", "--redundancy", "1")
-    assert "best for 1 machine and" in done.stdout
-    assert "1 stage x 1 replica," in done.stdout
 
 
 HOME = ("--preset", "llama-3.2-1b", "--machines", "16", "--gflops", "60000", "--memory", "22GB")
@@ -103,65 +85,6 @@ def test_sixteen_gaming_pcs_on_home_lines_reach_three_fifths_of_sixteen_alone(
     assert narrow["loss_percent"] == pytest.approx(local["loss_percent"] + 0.7, abs=0.5)
 
 
-def test_people_read_what_json_has(within: Within) -> None:
-    few = (*STRANGERS, "--host-memory", "48GB")
-    answer = planned(within, *few)
-    best, cost = answer["best"], answer["cost"]
-    said = " ".join(within.ends(0, "plan", *few).stdout.split())
-    inner, step = best["inner_microbatches"], best["tokens_per_step"]
-    for words in (
-        f"best for 16 machines and {answer['parameters']:,} parameters: 1 stage x 16 replicas,",
-        f"{best['microbatches']} a round of {step:,} tokens",
-        f"local rounds: every {inner} microbatches a step of one's own",
-        f"of a GPU's host {cost['tokens']:,} tokens ({cost['steps']:,.0f} rounds) take",
-        f"more tokens, up to {step * ENOUGH_ROUNDS:,.0f} in {ENOUGH_ROUNDS} rounds",
-        "16 machines apart would train",
-        f"+{best['loss_percent']:.1f} %",
-    ):
-        assert words in said
-    assert "not used" not in said
-    mixed = planned(within, *few, "--stages", "3")
-    assert (mixed["machines"] - mixed["used"] > 0) == any("not used" in n for n in mixed["notes"])
-
-
-def test_the_way_to_average_is_chosen_by_the_lines_or_by_flags(within: Within) -> None:
-    far = described(gflops="5000")[2:]
-    near = described(gflops="5000", up="10Gbit/s", down="10Gbit/s")[2:]
-    flags = ("--preset", "small", "--stages", "1")
-    chosen = {
-        (way["name"], line is near)
-        for line in (near, far)
-        for way in planned(within, *flags, *line)["ways"]
-        if way["chosen"]
-    }
-    assert chosen == {("every-step", True), ("local", False)}
-    asked = planned(
-        *(within, *flags, *near, "--averaging", "local", "--microbatches", "200"),
-        *("--inner-microbatches", "5"),
-    )
-    assert (asked["best"]["microbatches"], asked["best"]["inner_microbatches"]) == (200, 5)
-    refused = within.ends(
-        ExitCode.USAGE, "plan", *flags, *near, "--averaging", "local", "--audit", "3%"
-    )
-    assert "no audits" in refused.stderr
-    audited = planned(within, *flags, *far, "--audit", "3%")
-    assert audited["best"]["name"] == "every-step", "as create founds it"
-
-
-@pytest.mark.parametrize(
-    ("preset", "advice"),
-    [("mixture-tiny", "has all its 8 experts"), ("llama-tiny", "choose a narrower model")],
-)
-def test_who_cannot_hold_one_layer_is_not_told_to_cut_further(
-    within: Within, preset: str, advice: str
-) -> None:
-    flags = (*described(machines="8", memory="1MB"), "--preset", preset)
-    said = " ".join(within("plan", *flags).stderr.split())
-    assert "a stage of one layer needs" in said
-    assert advice in said
-    assert "--stages" not in said
-
-
 def test_frozen_weights_are_told_apart_from_what_is_trained(within: Within) -> None:
     model = ("--preset", "llama-3.1-8b", "--vocab", "128256", "--context", "1024")
     flags = (*described(machines="8", memory="24GB"), *model)
@@ -170,13 +93,6 @@ def test_frozen_weights_are_told_apart_from_what_is_trained(within: Within) -> N
     assert answer["parameters"] == 32 * 16 * (2 * 4096 + 4096 + 1024)
     assert answer["best"]["stages"] * answer["best"]["memory_bytes"] > 2 * 8_030_261_248
     assert answer["best"]["memory_bytes"] < 24e9
-
-
-def test_a_table_has_groups_of_equal_machines(within: Within, tmp_path: Path) -> None:
-    path = tmp_path / "machines.toml"
-    path.write_text(TOML)
-    answer = planned(within, "--table", str(path), "--stages", "2")
-    assert answer["machines"] == 4
 
 
 def test_a_founded_swarm_costs_what_its_manifest_says(within: Within, tmp_path: Path) -> None:
@@ -204,29 +120,6 @@ def test_a_manifest_whose_stages_cost_nothing_is_no_plan(within: Within, tmp_pat
     done = within.ends(ExitCode.RUNTIME, "plan", "--swarm", str(path), *DESCRIBED[2:])
     assert "a stage is said to cost nothing" in done.stderr
     assert "founder" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--stages", "9"), "use at most --stages 4"),
-        (("--up", "fast"), "write 2MB/s or 20Mbit/s"),
-        (("--up", "20Mb/s"), "write 20Mbit/s or 20MB/s"),
-        (("--layers", "1", "--stages", "2"), "1 layer cannot be cut into 2 stages"),
-        (("--rtt-ms", "99999"), "out of range"),
-        (("--tokens", "9" * 400), "Must be <= 1000000000000000000"),
-        (("--table", "missing.toml"), "cannot read missing.toml"),
-        (("--table", "x.toml", "--up", "1MB/s"), "write that value into the table"),
-        (("--width", "7"), "heads"),
-        (("--preset", "llama-3.1-8b", "--machines", "1"), "plan for --machines"),
-    ],
-)
-def test_mistakes_are_explained(within: Within, arguments: tuple[str, ...], words: str) -> None:
-    done = within("plan", "--memory", "8GB", *arguments)
-    if "--table" in arguments:
-        done = within.ends(ExitCode.USAGE, "plan", *arguments)
-    assert words in " ".join(done.stderr.replace("│", " ").split())
-    assert done.stdout == ""
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,10 @@ def test_other_numbers_keep_the_switches_that_still_make_sense() -> None:
     narrower = choose_model(preset, ModelChoices(width=256, heads=4))
     assert (narrower.head_width, narrower.norm_eps) == (64, 1e-6)
     assert choose_model(preset, ModelChoices(architecture="gpt")).norm_eps == 1e-5
+    rotated = PRESETS["pythia-160m"]
+    shapes = ((768, 12), (256, 8), (32, 4), (6, 3))
+    models = (choose_model(rotated, ModelChoices(width=w, heads=h)) for w, h in shapes)
+    assert [model.rope.dims for model in models] == [16, 8, 2, None], "a quarter, at least two"
 
 
 LARGE = replace(PRESETS["llama-3.1-8b"].model, layers=96)

@@ -111,20 +111,20 @@ def test_a_run_has_as_many_rounds_as_leave_the_lowest_loss(replicas: int) -> Non
 def test_own_steps_are_cheap_and_no_larger_than_the_exact_runs() -> None:
     pair = [[MACHINE, MACHINE]]
     quick = rounds(inner=0, parameters=1000)
-    assert paced(quick, pair, 8, 10**9) == rounds(4, 8, parameters=1000), "together a step"
+    assert paced(quick, pair, 800, 10**11) == rounds(4, 8, parameters=1000), "together a step"
     line = rounds(inner=0, parameters=1_000_000)
-    assert paced(line, pair, 2, 10**9, 64).inner_microbatches == 2
-    assert paced(line, pair, 32, 10**9, 1024).inner_microbatches == 32, "sixteen in a round"
+    assert paced(line, pair, 200, 10**11, 64).inner_microbatches == 2
+    assert paced(line, pair, 3200, 10**11, 1024).inner_microbatches == 32, "sixteen in a round"
     dear = rounds(inner=0, parameters=1000, update=0.5 * GIGA)
-    assert paced(dear, pair, 100, 10**9).inner_microbatches == 50
-    assert paced(dear, pair, 12, 10**9).inner_microbatches == 6
+    assert paced(dear, pair, 10000, 10**11).inner_microbatches == 50
+    assert paced(dear, pair, 1200, 10**11).inner_microbatches == 6
     costly = replace(dear, stages=(load(update=GIGA),))
-    assert paced(costly, pair, 12, 10**9, 192).inner_microbatches == 9, (
+    assert paced(costly, pair, 1200, 10**11, 192).inner_microbatches == 9, (
         "a tenth of the time at most"
     )
-    assert paced(dear, pair, 3, 10**9).inner_microbatches == 1, "no more than a round has for one"
-    assert paced(rounds(inner=5), pair, 8, 10**9, microbatches=10) == rounds(5, 10)
-    long = paced(rounds(inner=0, parameters=7_000_000_000), pair, 8, 10**9)
+    assert paced(dear, pair, 300, 10**11).inner_microbatches == 1, "a round has no more for one"
+    assert paced(rounds(inner=5), pair, 800, 10**11, microbatches=10) == rounds(5, 10)
+    long = paced(rounds(inner=0, parameters=7_000_000_000), pair, 800, 10**11)
     assert long.microbatches == MAX_MICROBATCHES_PER_STEP
 
 
