@@ -568,8 +568,6 @@ class Libp2pNetwork:
             last = link.detach(carrier)
             self._settle(link)
             self._ended += _moved(carrier)
-            connection.ended.set()
-            self._has_changed(link.peer)
             if connection.violation is not None:
                 self._on_refused(link.peer, connection.violation)
             if last:
@@ -604,9 +602,8 @@ class Libp2pNetwork:
 
     def _end(self, link: Link, connection: Connection) -> None:
         """Tell of a link's end, which this connection explains, if of its beginning."""
-        if link.over:
-            return
-        link.over = True
+        if self._links.get(link.peer) is not link:
+            return  # it was told already
         del self._links[link.peer]
         if link.up.is_set():
             self.events.append(PeerDown(link.peer, connection.reason, connection.by_peer))
@@ -616,7 +613,8 @@ class Libp2pNetwork:
         if not link.admitted.is_set() and not await self._before_admission(link, message):
             return
         await self._strangers.turn(link.peer)
-        await self.events.put(Inbound(link.peer, message, payload), lambda: not link.over)
+        inbound = Inbound(link.peer, message, payload)
+        await self.events.put(inbound, lambda: self._links.get(link.peer) is link)
 
     async def _before_admission(self, link: Link, message: Message) -> bool:
         """Let a few greetings pass; other messages wait until the peer is admitted.

@@ -56,7 +56,7 @@ from client.store.paths import Folders, Kept, find_folders, make_private
 from client.store.persisted import Persisted
 from client.store.swarms import SwarmStore
 from client.train.engine import Engine
-from client.train.machine.capacity import advert, kept_line
+from client.train.machine.capacity import advert
 from client.train.machine.heap import keep_heap_small
 from client.train.machine.limiting import Limiting, Senses
 from client.train.machine.pausing import Pauses
@@ -239,8 +239,6 @@ class Node(ControlApi):
         self._seen = seen
         self._refused: UserError | None = None
         self._register = self._load_register()
-        self._met: list[Address] = []
-        """Addresses in reach of the members that were linked at the last look."""
         self._pauses = Pauses(folders.data, self._event_sink.explain)
         senses = Senses(self._carried_bytes)
         self._limiting = Limiting(options.settings, folders.data, self._pauses, senses)
@@ -321,11 +319,9 @@ class Node(ControlApi):
             return self._ticket_invite(vouching, once, life_s or TICKET_LIFE_S)
         if once or life_s is not None:
             raise Impossible(NEEDS_VOUCHING)
-        linked: dict[PeerId | None, list[Address]]
-        linked = {peer: [] for peer in self._network.statistics().peers}
-        for address in self._met:
-            linked.get(address.peer, []).append(address)
-        return described(fresh(self._swarm, [_parsed(self._reach()), *linked.values()]))
+        met = self._engine.kept_links.met
+        linked = [met[peer] for peer in self._network.statistics().peers if peer in met]
+        return described(fresh(self._swarm, [_parsed(self._reach()), *linked]))
 
     def _ticket_invite(self, vouching: Vouching, once: bool, life_s: float) -> InviteView:
         secret, uses = nacl.utils.random(TICKET_BYTES), 1 if once else MAX_USES
@@ -456,7 +452,6 @@ class Node(ControlApi):
         self._engine, self._training = engine, training
         self._relaying = Relaying(
             engine,
-            self._network,
             self._options.settings.relay,
             lambda: not self._limiting.used_up,
             always=self._options.relay_only,
@@ -489,7 +484,7 @@ class Node(ControlApi):
         data, own_advert = self._folders.data, self._engine.own_advert
         await self._training.clock_agrees()
         joined, here = int(self._engine.wall()), tuple(self._reach())
-        own_advert.enter(advert(self._options.settings, here, joined, kept_line(data)), {})
+        own_advert.enter(advert(self._options.settings, here, joined, data), {})
         await own_advert.keep_current(lambda: self._options.settings, data)
 
     def _greets(self, peer: PeerId) -> bool:
@@ -598,13 +593,11 @@ class Node(ControlApi):
 
     async def _complete(self) -> bool:
         """Whether our part is done and every stage has closed its last step."""
-        held_stages = self._training.held_stages
+        known = self._training.held_stages.history.machine.known
         if not self._is_finished():
             return False
         with trio.move_on_after(LINGER_S):
-            while not self._stop_asked.is_set():
-                if min(held_stages.newest) >= self._engine.amending.book.steps:
-                    break
+            while not (known.is_over() or self._stop_asked.is_set()):
                 await trio.sleep(CHECK_S)
         with trio.move_on_after(EVALUATED_S):
             while self._awaits_evaluation() and not self._stop_asked.is_set():
@@ -636,7 +629,7 @@ class Node(ControlApi):
         met = list[str]()
         for peer in sorted(self._network.statistics().peers, key=roster.is_guest):
             met += await self._network.in_reach(roster.addresses(peer))
-        parsed = self._met = _parsed(met)
+        parsed = _parsed(met)
         self._engine.kept_links.meet(parsed)
         try:
             await trio.to_thread.run_sync(self._store.meet, self._swarm.swarm, parsed)

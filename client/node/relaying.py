@@ -16,7 +16,6 @@ import trio
 
 from client.config import lent_bytes_per_s
 from client.control.snapshot import RelayView
-from client.net.libp2p_network import Libp2pNetwork
 from client.train.engine import Engine
 from protocol.effects import Explain
 from protocol.ids import PeerId, rank, short
@@ -38,7 +37,6 @@ class Relaying:
 
     Args:
         engine: of the node; its advert says whether we relay and how we are reached.
-        network: the links.
         setting: the owner's ``relay``.
         may: whether the owner's quota allows for relaying now.
         always: a pure relay, whose owner knows that it is reached.
@@ -47,13 +45,12 @@ class Relaying:
     def __init__(
         self,
         engine: Engine,
-        network: Libp2pNetwork,
         setting: str,
         may: Callable[[], bool],
         *,
         always: bool = False,
     ) -> None:
-        self._network, self._roster = network, engine.membership.roster
+        self._network, self._roster = engine.network, engine.membership.roster
         self._own_advert, self._reach = engine.own_advert, engine.reach
         self._setting, self._may, self._always = setting, may, always
         self._explain = engine.event_sink.explain

@@ -9,7 +9,6 @@ invites), new amendments, expulsions and waypoints, and once a minute what was c
 
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from operator import attrgetter
@@ -138,9 +137,6 @@ class Engine:
         self.handshake = Handshake(file, self, verdicts, sees=self.reach.sees)
         self.held_stages: StageHolder = StageHolder(stages)
         self.kept_links = KeptLinks()
-        self.started = False
-        """A seat of ours has served: the clock that we go by stays the same."""
-        self.penalties = Counter[str]()
         self.internal_errors = 0
         """Unexpected errors that were survived."""
         self._to_us, self._for_us = trio.open_memory_channel[Inbound](math.inf)
@@ -153,7 +149,6 @@ class Engine:
         self._look_due, self._look_again_at, self._view_at = False, 0.0, math.inf
         self._unseen = set[PeerId]()
         """Peers whose latest news our view does not have yet."""
-        self._unable: dict[Stage, str] = {}
         self._seat_numbers: dict[int, int] = {}  # by stage: the number last announced
         self.history: History | None = None
         """None: we only look on."""
@@ -235,7 +230,6 @@ class Engine:
                 case Penalise(peer, "not-from-a-neighbour", _) if peer in self._unseen:
                     pass  # it has said which stage it holds, and our seats do not know yet
                 case Penalise(peer, reason, points):
-                    self.penalties[reason] += 1
                     if peer != self.me:
                         self.network.penalise(peer, points, reason)
                 case Explain():
@@ -256,8 +250,9 @@ class Engine:
     def describe(self, advert: Advert) -> None:
         """Enter the swarm with this advert; matching begins."""
         self.matching = Matching(self.me, self.manifest, self.wall() - self.now())
-        self.matched(self.matching.set_unable(self._unable, self.now()))
-        self.own_advert.enter(advert, self._unable)
+        unable = self.held_stages.unable()
+        self.matched(self.matching.set_unable(unable, self.now()))
+        self.own_advert.enter(advert, unable)
         self._view_changed()
         for record in self.membership.heard_before():
             with self._against(record.signer, record.kind):
@@ -613,10 +608,7 @@ class Engine:
     def ability_changed(self) -> None:
         """Tell the matching and the swarm which stages this volunteer cannot take."""
         unable = self.held_stages.unable()
-        if unable == self._unable:
-            return
-        self._unable = unable
-        if self.matching is not None:
+        if self.matching is not None and unable != self.matching.context.unable:
             self.matched(self.matching.set_unable(unable, self.now()))
             self.own_advert.change(unable=tuple(sorted(unable)))
 
@@ -650,7 +642,6 @@ class Engine:
     def serving(self, stage: int) -> None:
         """A seat serves: tell the matching."""
         self.event_sink.assigned(stage, "serving", f"serving stage {stage}")
-        self.started = True
         self._clock.settle()
         if self.matching is not None:
             with suppress(LocalProtocolError):  # unassigned in the meantime

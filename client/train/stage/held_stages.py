@@ -45,8 +45,6 @@ class HeldStages(StageContext):
 
     def __init__(self, engine: Engine, site: Site, new_worker: NewWorker = Worker) -> None:
         super().__init__(engine, site, new_worker)
-        self.newest = [0] * engine.manifest.stage_count
-        """Newest version ever seen served, by stage."""
         self.failure: UserError | None = None
         """Why this volunteer cannot go on at all."""
         self.pause: Callable[[Diverged | NoRoom], object] = lambda why: None
@@ -137,7 +135,6 @@ class HeldStages(StageContext):
     def update_view(self, view: SwarmView) -> None:
         """Take a new view of the swarm."""
         super().update_view(view)
-        self.newest = [max(old, view.committed(s)) for s, old in enumerate(self.newest)]
         for driver in self.drivers():
             driver.update_view(view)
 
@@ -154,8 +151,7 @@ class HeldStages(StageContext):
             self.engine.event_sink.gave_up(given_up)
         else:
             self.engine.event_sink.rolled_back(lineage.version)
-        self.view, self.sees = SwarmView(((),) * len(self.newest)), False
-        self.newest = [lineage.version] * len(self.newest)
+        self.view, self.sees = SwarmView(((),) * self.engine.manifest.stage_count), False
         for held in self._all():
             held.begin_anew()
 

@@ -240,13 +240,12 @@ class Download:
         self._failure: OSError | None = None
         self._changed = trio.Event()
 
-    async def run(self, idle_s: float, begins_s: float | None = None) -> Filed:
+    async def run(self, idle_s: float, begins_s: float) -> Filed:
         """Fetch everything, however slow the line is, and return what the complete file has.
 
         Args:
             idle_s: seconds without a chunk after which it is given up.
-            begins_s: it is not given up earlier, for donors may still be writing it; None: as soon
-                as later.
+            begins_s: it is not given up earlier, for donors may still be writing it.
 
         Raises:
             DiskFailed: the disk is full or cannot be written.
@@ -260,7 +259,7 @@ class Download:
             if self._resumable:
                 held = await trio.to_thread.run_sync(_digests, self._file, len(self._header))
                 self._fetch.resume(held)
-            await self._fetch_all(idle_s, idle_s if begins_s is None else begins_s)
+            await self._fetch_all(idle_s, begins_s)
             write_at(self._file, self._header, 0)
             # a longer blob may have been begun before this one
             os.ftruncate(self._file, len(self._header) + self._blob.size_bytes)
@@ -394,7 +393,7 @@ class Downloads:
         donors: Sequence[PeerId],
         path: Path,
         *,
-        begins_s: float | None = None,
+        begins_s: float,
         window: int = WINDOW,
         resumable: bool = False,
     ) -> Filed:

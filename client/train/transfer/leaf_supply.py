@@ -99,7 +99,7 @@ class LeafSupply:
         self._needed: Counter[int] = Counter()
         """Microbatches that tasks wait for or read, and how many do: their leaves stay."""
         self._rests_until = float("-inf")
-        self._changed, self._arrived = trio.Event(), trio.Event()
+        self._changed, self._arrived = trio.Event(), trio.lowlevel.ParkingLot()
 
     # --- what is here -----------------------------------------------------------------------
 
@@ -293,7 +293,7 @@ class LeafSupply:
         while not (self.here(microbatch) or over()):
             self._changed.set()
             with trio.move_on_after(TICK_S):
-                await self._arrived.wait()
+                await self._arrived.park()
 
     def begin(self, microbatch: int) -> None:
         """A task needs a microbatch's samples from now on."""
@@ -343,7 +343,7 @@ class LeafSupply:
             cache.note(leaf, await trio.to_thread.run_sync(cache.load, leaf))
         if unread:
             self._changed.set()
-            self._announce()
+            self._arrived.unpark_all()
 
     def receive(self, peer: PeerId, message: Chunk, payload: bytes) -> None:
         """Take what a member sends."""
@@ -431,12 +431,7 @@ class LeafSupply:
             )
             self._ports.perform(Explain("transfer", words, "warning"))
             return
-        self._announce()
-
-    def _announce(self) -> None:
-        """There are leaves that tasks may wait for."""
-        self._arrived.set()
-        self._arrived = trio.Event()
+        self._arrived.unpark_all()
 
 
 def _words(data: DataSpec) -> str:

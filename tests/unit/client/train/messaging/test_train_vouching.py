@@ -102,7 +102,8 @@ async def test_before_we_are_vouched_for_only_who_made_our_invite_may_refuse_us(
     await linked(friend, stranger)
     stranger.engine.send(friend.peer, Goodbye("go away"))
     await trio.sleep(5.0)
-    assert (friend.out, stranger.engine.penalties) == ([], {}), "it is not shown the invite"
+    refused = stranger.engine.network.statistics().refused
+    assert (friend.out, refused) == ([], {}), "it is not shown the invite"
     await linked(friend, founder)
     await until(lambda: friend.out)
     assert "we did not make this invite" in friend.out[0]
