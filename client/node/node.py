@@ -43,7 +43,6 @@ from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import NetEvent
 from client.net.pacing import Rates
 from client.net.port_mapper import PortMapper
-from client.node.leaving import Leaving
 from client.node.matches import describe_matching
 from client.node.relaying import Relaying
 from client.node.status import limits_view, take_snapshot
@@ -97,6 +96,7 @@ OTHER_PORTS = 4
 """Outer ports to wish for where the router has given ours to another machine."""
 STOP_S = 15.0
 """Seconds to send the goodbye."""
+UNSAVED = "free space and try again; finish or pause with --discard leaves anyway"
 ASK_FOR_INVITE = "ask a member for an invite, which it makes with: volunteer invite"
 
 
@@ -235,7 +235,8 @@ class Node(ControlApi):
         self._event_sink = EventSink(EventLog(), on_event, *curves)
         self._started = time.monotonic()
         self._stop_asked = trio.Event()
-        self._leaving = Leaving(lambda: self._training.held_stages)
+        self._asked = self._discards = False
+        """Whether the user has asked to leave; also if a state is lost by it."""
         self._seen = seen
         self._refused: UserError | None = None
         self._register = self._load_register()
@@ -290,7 +291,8 @@ class Node(ControlApi):
 
     def finish(self, *, discard: bool = False) -> None:
         """Begin to drain."""
-        self._leaving.ask(discard=discard)
+        self._may_lose(discard=discard)
+        self._asked, self._discards = True, self._discards or discard
         self._stop_asked.set()
 
     def history(self, points: int = MAX_POINTS) -> Curve:
@@ -302,8 +304,16 @@ class Node(ControlApi):
         self, until: float | None = None, reason: str = "", *, discard: bool = False
     ) -> PauseView:
         """Begin to give up every stage; return the pause."""
-        self._leaving.ask_pause(discard=discard)
+        self._may_lose(discard=discard)
         return self._pauses.pause(until, reason)
+
+    def _may_lose(self, *, discard: bool) -> None:
+        """Refuse what would lose a state that nobody else has, unless the user agrees to it."""
+        held_stages = self._training.held_stages
+        if discard:
+            held_stages.let_go.set()
+        elif problem := held_stages.not_to_be_saved():
+            raise Impossible(f"{problem}; {UNSAVED}")
 
     def resume(self) -> bool:
         """Take part again."""
@@ -374,10 +384,17 @@ class Node(ControlApi):
             finally:
                 self._engine.shelf.close()
                 nursery.cancel_scope.cancel()
-        failure = self._refused or self._training.held_stages.failure or self._leaving.loss()
-        if failure is not None:
+        if (failure := self._failure()) is not None:
             raise failure
         return ExitCode.OK
+
+    def _failure(self) -> UserError | None:
+        """Return why it has ended, or what was lost by that; None: all is as the user wishes."""
+        held_stages = self._training.held_stages
+        lost = [] if self._discards else held_stages.lost
+        next_step = "free space: the run goes on from an earlier version"
+        loss = UserError("; ".join(lost), next_step) if lost else None
+        return self._refused or held_stages.failure or loss
 
     async def _serve(self, stop: trio.Event, nursery: trio.Nursery) -> None:
         path = socket_path(self._folders.runtime, self._swarm.swarm, self._signer.peer)
@@ -639,7 +656,8 @@ class Node(ControlApi):
     async def _leave(self) -> None:
         """Hand over and save our stages while they keep working, then announce that we leave."""
         self._stop_asked.set()
-        self._leaving.begin()
+        if not self._asked:  # nobody may be there to make room
+            self._training.held_stages.let_go.set()
         self._training.held_stages.history.end()
         await self._training.drain(for_good=True)
         await self._relaying.leave()
