@@ -383,15 +383,15 @@ class Host:
 @asynccontextmanager
 async def open_host(
     seed: bytes,
-    listen: tuple[str, int] | None,
+    listen: tuple[str, int],
     handler: Handler,
-    limits: HostLimits | None = None,
+    limits: HostLimits,
 ) -> AsyncIterator[Host]:
     """Open a host; everything it runs ends with the block.
 
     Args:
         seed: 32 bytes of the Ed25519 identity.
-        listen: where, as `Tcp.listen` takes it; None: nowhere.
+        listen: where, as `Tcp.listen` takes it.
         handler: called with every authenticated connection; it has to ``run`` it, and the
             connection is closed when it returns.
         limits: bounds on connections.
@@ -400,15 +400,11 @@ async def open_host(
         PortInUse, ListenError, AddressError: cannot listen there.
     """
     identity = make_identity(seed)
-    async with AsyncExitStack() as stack:
-        listeners = [await stack.enter_async_context(TCP.listen(*listen))] if listen else []
-        bound = [address for listener in listeners for address in listener.addresses]
-        async with trio.open_nursery() as nursery:
-            host = Host(identity, handler, nursery, limits or HostLimits(), bound)
-            for listener in listeners:
-                listener.lets_in = host._lets_in
-                nursery.start_soon(trio.serve_listeners, host._serve, [listener])
-            try:
-                yield host
-            finally:
-                nursery.cancel_scope.cancel()
+    async with TCP.listen(*listen) as listener, trio.open_nursery() as nursery:
+        host = Host(identity, handler, nursery, limits, listener.addresses)
+        listener.lets_in = host._lets_in
+        nursery.start_soon(trio.serve_listeners, host._serve, [listener])
+        try:
+            yield host
+        finally:
+            nursery.cancel_scope.cancel()

@@ -27,8 +27,8 @@ def networks() -> Networks:
     async def make(
         seed: bytes | None = None,
         port: int = 0,
-        limits: HostLimits | None = None,
-        rates: Rates = Rates(),  # noqa: B008  (frozen)
+        limits: HostLimits = HostLimits(),  # noqa: B008  (frozen)
+        rates: Rates = Rates(),  # noqa: B008
     ) -> AsyncIterator[Libp2pNetwork]:
         with trio.fail_after(DEADLINE_S):
             where = "127.0.0.1", port
@@ -47,7 +47,9 @@ def hosts() -> Hosts:
 
     @asynccontextmanager
     async def make(
-        handler: Handler = idle, limits: HostLimits | None = None, seed: bytes | None = None
+        handler: Handler = idle,
+        limits: HostLimits = HostLimits(),  # noqa: B008  (frozen)
+        seed: bytes | None = None,
     ) -> AsyncIterator[Host]:
         with trio.fail_after(DEADLINE_S):
             where = "127.0.0.1", 0
