@@ -57,7 +57,6 @@ class Connection:
 
     Args:
         proved: the encrypted connection, and the proven identity of the other end.
-        stream: what carries it.
         dialled: whether we dialled.
         inbound: the record of an inbound connection at the limiter.
         called: where we dialled it; its host, or that of its relay, is a number.
@@ -67,7 +66,6 @@ class Connection:
     def __init__(
         self,
         proved: Authenticated,
-        stream: ByteStream,
         *,
         dialled: bool,
         inbound: InboundConnection | None = None,
@@ -75,9 +73,10 @@ class Connection:
         punched: bool = False,
     ) -> None:
         self.peer, self.dialled, self.called, self.punched = proved.peer, dialled, called, punched
-        self._inbound, way = inbound, inbound or called
+        self.inbound, way = inbound, inbound or called
         self.relay = None if way is None else way.relay
         """The peer that passes the connection on; None: it is direct."""
+        stream = proved.channel.stream
         self.host_by_relay = stream.host_by_relay
         self.ip, self.own_host, self.ports = stream.remote_host, stream.own_host, stream.ports
         """See `ByteStream`."""
@@ -104,16 +103,6 @@ class Connection:
         """Bytes sent to the network, encryption included."""
         return self._channel.bytes_out
 
-    @property
-    def violation(self) -> RemoteProtocolError | None:
-        """The rule of Noise or Yamux that the peer broke, if that is why it ended."""
-        return self.session.violation
-
-    def admitted(self) -> None:
-        """Note that the peer's Hello was accepted."""
-        if self._inbound is not None:
-            self._inbound.admitted = True
-
     def close(self, reason: str) -> None:
         """End the connection from any task."""
         self.reason = self.reason or reason
@@ -122,12 +111,10 @@ class Connection:
     def lost(self, reason: str) -> None:
         """Note that the other side has ended the connection, if it has not broken a rule; behind a
         relay that is uncertain."""
-        if self.violation is not None:
-            self.reason = self.reason or self.violation.reason
-            return
-        silently = self.relay is None and not self.session.told_to_go
+        broken, told = self.session.violation, self.session.told_to_go
+        silently = self.relay is None and not told and broken is None
         self.by_peer = self.by_peer or (silently and not self.reason)
-        self.reason = self.reason or reason
+        self.reason = self.reason or (reason if broken is None else broken.reason)
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run the session, and some work on its streams, until either ends or ``close``."""
@@ -259,7 +246,7 @@ class Host:
                 raise TurnedAway(f"{target}: {error}") from error
             except HandshakeFailed as error:
                 raise DialError(f"{target}: {error}") from error
-            connection = Connection(proved, stream, dialled=True, called=numeric)
+            connection = Connection(proved, dialled=True, called=numeric)
             task_status.started(connection)
             await self._dialled(connection)
 
@@ -310,7 +297,7 @@ class Host:
                 raise DialError(f"{target}: {str(error) or 'nobody came in time'}") from error
             if proved.peer != target.peer:
                 raise DialError(f"{target}: somebody else came")
-            connection = Connection(proved, stream, dialled=first, punched=True)
+            connection = Connection(proved, dialled=first, punched=True)
             task_status.started()
             await self._dialled(connection)
 
@@ -367,7 +354,7 @@ class Host:
         if asker not in (None, proved.peer):
             raise Refusal("circuit-identity")  # the relay lies, or its client does
         await trio.sleep(self.limiter.recognise(inbound, proved.peer, trio.current_time()))
-        connection = Connection(proved, stream, dialled=False, inbound=inbound)
+        connection = Connection(proved, dialled=False, inbound=inbound)
         inbound.evict = partial(connection.close, "made room for another")
         await self._guarded(connection)
 

@@ -455,7 +455,8 @@ class Libp2pNetwork:
 
     def _admitted(self, connection: Connection) -> None:
         """The peer at the other end is no longer unknown: it may want circuits."""
-        connection.admitted()
+        if connection.inbound is not None:
+            connection.inbound.admitted = True
         connection.session.inbound_streams = ADMITTED_STREAMS
         inbound = not connection.dialled and connection.relay is None and not connection.punched
         self.reached = self.reached or (inbound and is_global(connection.ip))
@@ -564,8 +565,8 @@ class Libp2pNetwork:
             last = link.detach(carrier)
             self._settle(link)
             self._ended += _moved(carrier)
-            if connection.violation is not None:
-                self._on_refused(link.peer, connection.violation)
+            if (broken := connection.session.violation) is not None:
+                self._on_refused(link.peer, broken)
             if last:
                 self._end(link, connection)
 

@@ -95,8 +95,8 @@ async def test_a_broken_rule_ends_the_connection_with_its_name(
                 pass
         victim = await sessions.first()
         await victim.ended.wait()
-        assert victim.reason == victim.violation.reason == reason
-        assert victim.violation.penalty > 0
+        assert victim.reason == victim.session.violation.reason == reason
+        assert victim.session.violation.penalty > 0
 
 
 async def test_an_unread_flood_stays_within_the_windows(hosts: Hosts, intrude: Intrude) -> None:
@@ -196,12 +196,12 @@ async def test_streams_that_come_and_go_without_end_are_a_violation(
         while frame(PING, ACK, 0, 9) not in answers:  # so many are allowed
             answers += b"".join(await attacker.channel.receive())
         victim = await sessions.first()
-        assert victim.violation is None
+        assert victim.session.violation is None
         with contextlib.suppress(ConnectionLost):
             for first in range(BURST, 20 * BURST, 64):
                 await attacker.channel.send([churn(first, 64)])
         await victim.ended.wait()
-        assert victim.reason == victim.violation.reason == "stream-flood"
+        assert victim.reason == victim.session.violation.reason == "stream-flood"
 
 
 async def test_a_flood_of_pings_without_reading_ends_the_connection(
