@@ -167,7 +167,7 @@ class Host:
         """Where we listen."""
         self.is_member: Callable[[PeerId], bool] = lambda _peer: True
         """Tells which peers are members; their connections have places apart from strangers'."""
-        self.dial_circuit: Callable[[Address], AbstractAsyncContextManager[ByteStream]]
+        self.dial_circuit: Callable[[Destination], AbstractAsyncContextManager[ByteStream]]
         """Dials an address that names a relay, as ``TCP.dial`` the others; set by the network."""
         self.limiter = ConnectionLimiter(limits, lambda peer: self.is_member(peer))
         self._arrived: dict[ByteStream, tuple[InboundConnection, trio.CancelScope, float]] = {}

@@ -360,8 +360,7 @@ class StageAcquisition:
         will ask us for it."""
         self._waits(Phase.DATA)
         context, leaves = self._context, self._context.leaves
-        await leaves.open()
-        if not leaves.whole:
+        if await leaves.open():  # not all of them
             brought, here = self._engine.manifest.data.tokenizer, leaves.has_tokenizer()
             if leaves.empty or not here:
                 donors = await self._data_donors()
