@@ -166,7 +166,7 @@ class Engine:
             proves=self._is_proven,
             first=self._first_electors,
             serving=self._serving,
-            lost=lambda: self.membership.contacts.lost(self.now()) | self.held_stages.aside(),
+            lost=self._lost,
             is_near=self._is_near,
             now=self.now,
         )
@@ -346,6 +346,11 @@ class Engine:
     def _learn(self, peer: PeerId, message: Commit, payload: bytes) -> None:
         """A stage that we do not hold has closed a step, and may have named us as an elector."""
         self.elector.take(message)
+
+    def _lost(self) -> frozenset[PeerId]:
+        """Whom we have lost, or a seat of ours has set aside."""
+        lost = self.membership.contacts.lost(self.now())
+        return lost.union(*(quorum.aside for quorum in self.held_stages.quorums()))
 
     def _serving(self, stage: int) -> dict[PeerId, int]:
         """Who serves a stage at which version, as far as we see."""

@@ -26,9 +26,9 @@ from client.train.stage.stage_context import Site, StageContext
 from client.train.transfer.state_size import data_bytes
 from client.train.workers.pool import NewWorker
 from protocol.effects import Explain
-from protocol.ids import PeerId
 from protocol.recovery.effects import GivenUp
 from protocol.recovery.stored import Lineage
+from protocol.rounds.quorum import Quorum
 from protocol.view import SwarmView
 from protocol.wire.messages import Message
 from protocol.wire.parts import SeatStatus
@@ -155,17 +155,9 @@ class HeldStages(StageContext):
         for held in self._all():
             held.begin_anew()
 
-    def has_quorum(self, now: float) -> bool:
-        """Whether a majority of the electors of each of our seats is within reach."""
-        return all(driver.seat.quorum.may_roll_back(now) for driver in self.drivers())
-
-    def electors_ended(self) -> int:
+    def quorums(self) -> list[Quorum]:
         """See ``StageHolder``."""
-        return max((driver.seat.quorum.ended() for driver in self.drivers()), default=0)
-
-    def aside(self) -> frozenset[PeerId]:
-        """See ``StageHolder``."""
-        return frozenset[PeerId]().union(*(one.seat.quorum.aside for one in self.drivers()))
+        return [driver.seat.quorum for driver in self.drivers()]
 
     def save_now(self) -> None:
         """See ``StageHolder``."""

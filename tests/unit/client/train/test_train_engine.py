@@ -409,7 +409,8 @@ async def test_that_we_cannot_take_the_first_stage_is_told_once(
 async def test_whom_a_seat_of_ours_sets_aside_our_elector_has_lost(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine.held_stages, "aside", lambda: {"somebody"})
+    quorums = [Mock(aside={"somebody"}), Mock(aside=set())]
+    monkeypatch.setattr(engine.held_stages, "quorums", lambda: quorums)
     assert "somebody" in engine.notary.elector.sees.lost()
 
 
