@@ -216,13 +216,13 @@ class HeldStageDriver:
             if driver is None:
                 return
             saver = driver.saver
-            await saver.final(lambda: driver.seat.step)
+            await saver.final()
             let_go = self._context.let_go
             while saver.problem and self.at_stake() is not None and not let_go.is_set():
                 self._say_unsaved(saver.problem)
                 with trio.move_on_after(UNSAVED_S):
                     await let_go.wait()
-                await saver.final(lambda: driver.seat.step)
+                await saver.final()
             if saver.problem:
                 self._say_safe(driver.seat.step, saver.problem)
             elif self._copy is not None and saver.saved_version > 0:

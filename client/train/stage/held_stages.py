@@ -222,9 +222,8 @@ class HeldStages(StageContext):
 
     async def _offer_starts(self) -> None:
         """Let others copy what the stages of an imported model begin with, as far as it is here."""
-        for stage, path in enumerate(self.starts):
-            if path.exists():
-                await offer_start(self, stage)
+        for stage in range(len(self.starts)):
+            await offer_start(self, stage)
 
     async def _hold(self, held: HeldStageDriver) -> None:
         failure: UserError | None = None

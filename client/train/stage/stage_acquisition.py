@@ -67,9 +67,7 @@ async def offer_data(context: StageContext) -> None:
 
 
 async def offer_start(context: StageContext, stage: int) -> None:
-    """Let others copy what a stage begins with, if it is here."""
-    if not context.starts:
-        return
+    """Let others copy what a stage of an imported model begins with, if it is here."""
     path = context.starts[stage]
     with suppress(OSError):
         context.engine.shelf.put(await trio.to_thread.run_sync(filed, path), path, temporary=False)

@@ -48,7 +48,8 @@ def saver_of(
     ports.shelf, ports.downloads = Shelf(ports), Downloads(ports)  # type: ignore[attr-defined]
     context.checkpoints = CheckpointFolder(folder / "checkpoints")
     context.history.protected.return_value = ()
-    return StateSaver(cast(Any, worker), 0, context, nursery)
+    seat = Mock(step=5, place=Mock(stage=0))
+    return StateSaver(cast(Any, worker), seat, context, nursery)
 
 
 @pytest.mark.parametrize("version", [4, 5])
@@ -92,7 +93,7 @@ async def test_a_snapshot_that_fails_says_nothing_of_the_newest_checkpoint(tmp_p
         saver.snapshot(5)
         await saver.settled()
         assert (saver.problem, saver.saved_version) == ("", 5)
-        await saver.final(lambda: 5)
+        await saver.final()
         assert saver.problem == ""
 
 
