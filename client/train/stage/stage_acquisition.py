@@ -52,11 +52,6 @@ class DataMissing(UserError):
     """No member has the data that stage 0 needs; the volunteer can hold other stages."""
 
 
-def _offloads(stage: int, fit: Fit) -> str:
-    size = f"{fit.offloaded_bytes / 2**20:.0f} MiB"
-    return f"stage {stage} keeps {size} of moments and gradient sums in the GPU's host"
-
-
 async def offer_data(context: StageContext) -> None:
     """Let others copy the leaves of the training data that are here, and their tokenizer."""
     context.engine.shelf.leaves = context.leaves
@@ -145,7 +140,9 @@ class StageAcquisition:
         self._waits(Phase.OPENING)
         request = open_stage_request(context, self.stage, fit, corpus)
         if fit.offloaded_bytes:
-            self._engine.perform(Explain("pipeline", _offloads(self.stage, fit)))
+            what = f"{fit.offloaded_bytes / 2**20:.0f} MiB of moments and gradient sums"
+            words = f"stage {self.stage} keeps {what} in the GPU's host"
+            self._engine.perform(Explain("pipeline", words))
         opened = await self._ask(request)
         if opened.compiled:
             words = f"stage {self.stage}: {opened.compiled}"
