@@ -33,8 +33,9 @@ from client.net.errors import (
     NotCalled,
     TurnedAway,
 )
-from client.net.handshake import Authenticated, Identity, handshake, make_identity
+from client.net.handshake import Identity, handshake, make_identity
 from client.net.racing import Race
+from client.net.secure import SecureChannel
 from client.net.tcp import TCP
 from client.net.transport import ByteStream, closing
 from client.net.yamux import YamuxSession
@@ -56,7 +57,7 @@ class Connection:
     """An authenticated connection: its peer, and the streams to it.
 
     Args:
-        proved: the encrypted connection, and the proven identity of the other end.
+        channel: with who has proved to be at the other end.
         dialled: whether we dialled.
         inbound: the record of an inbound connection at the limiter.
         called: where we dialled it; its host, or that of its relay, is a number.
@@ -65,25 +66,25 @@ class Connection:
 
     def __init__(
         self,
-        proved: Authenticated,
+        channel: SecureChannel,
         *,
         dialled: bool,
         inbound: InboundConnection | None = None,
         called: Destination | None = None,
         punched: bool = False,
     ) -> None:
-        self.peer, self.dialled, self.called, self.punched = proved.peer, dialled, called, punched
+        self.peer, self.dialled, self.called, self.punched = channel.peer, dialled, called, punched
         self.inbound, way = inbound, inbound or called
         self.relay = None if way is None else way.relay
         """The peer that passes the connection on; None: it is direct."""
-        stream = proved.channel.stream
+        stream = channel.stream
         self.host_by_relay = stream.host_by_relay
         self.ip, self.own_host, self.ports = stream.remote_host, stream.own_host, stream.ports
         """See `ByteStream`."""
         self.number = next(_numbers)
         """Another one for each connection of this process."""
-        self.session = YamuxSession(proved.channel, dialler=dialled)
-        self._channel = proved.channel
+        self.session = YamuxSession(channel, dialler=dialled)
+        self._channel = channel
         self._scope = trio.CancelScope()
         self.reason = ""
         """Why it ended, once it has: the first reason given stands."""
@@ -241,12 +242,12 @@ class Host:
         dial = TCP.dial if numeric.relay is None else self.dial_circuit
         async with dial(numeric) as stream:
             try:
-                proved = await handshake(stream, self._identity, target.peer, claim)
+                channel = await handshake(stream, self._identity, target.peer, claim)
             except NotAnswered as error:
                 raise TurnedAway(f"{target}: {error}") from error
             except HandshakeFailed as error:
                 raise DialError(f"{target}: {error}") from error
-            connection = Connection(proved, dialled=True, called=numeric)
+            connection = Connection(channel, dialled=True, called=numeric)
             task_status.started(connection)
             await self._dialled(connection)
 
@@ -292,12 +293,13 @@ class Host:
                 with trio.fail_after(MEET_S):
                     stream = await stack.enter_async_context(TCP.dial(target, own_port))
                 with trio.fail_after(self._limits.handshake_s):
-                    proved = await handshake(stream, self._identity, target.peer if first else None)
+                    other = target.peer if first else None
+                    channel = await handshake(stream, self._identity, other)
             except (HandshakeFailed, trio.TooSlowError) as error:
                 raise DialError(f"{target}: {str(error) or 'nobody came in time'}") from error
-            if proved.peer != target.peer:
+            if channel.peer != target.peer:
                 raise DialError(f"{target}: somebody else came")
-            connection = Connection(proved, dialled=first, punched=True)
+            connection = Connection(channel, dialled=first, punched=True)
             task_status.started()
             await self._dialled(connection)
 
@@ -346,15 +348,15 @@ class Host:
     ) -> None:
         try:
             with trio.fail_after(self._limits.handshake_s):
-                proved = await handshake(stream, self._identity, None)
+                channel = await handshake(stream, self._identity, None)
         except trio.TooSlowError:
             raise Refusal("handshake-slow") from None
         except HandshakeFailed as error:
             raise Refusal("handshake-failed") from error
-        if asker not in (None, proved.peer):
+        if asker not in (None, channel.peer):
             raise Refusal("circuit-identity")  # the relay lies, or its client does
-        await trio.sleep(self.limiter.recognise(inbound, proved.peer, trio.current_time()))
-        connection = Connection(proved, dialled=False, inbound=inbound)
+        await trio.sleep(self.limiter.recognise(inbound, channel.peer, trio.current_time()))
+        connection = Connection(channel, dialled=False, inbound=inbound)
         inbound.evict = partial(connection.close, "made room for another")
         await self._guarded(connection)
 
