@@ -11,11 +11,11 @@ import trio
 
 from client.config import Settings
 from client.control.methods import Impossible
-from client.errors import ExitCode
+from client.errors import ExitCode, UserError, first_of
 from client.events import Event
 from client.net.connection_limiter import HostLimits
 from client.net.libp2p_network import open_network
-from client.node.node import HELLO_S, Node, NodeOptions
+from client.node.node import ASK_FOR_INVITE, HELLO_S, Node, NodeOptions
 from client.store.paths import home_folders, make_private
 from client.store.swarms import SwarmStore
 from protocol.amendments.changes import Changes
@@ -101,6 +101,15 @@ async def test_where_members_vouch_an_invite_is_a_ticket_and_only_who_was_met_is
         assert one.notes[-1].startswith("it lets in one volunteer within 60 minutes")
         with pytest.raises(Impossible, match="no member met here is called abc"):
             node.expel("abc")
+
+
+async def test_who_was_not_invited_is_told_so_before_it_dials() -> None:
+    with pytest.raises(ExceptionGroup) as raised:
+        async with relay(2, private=True):
+            pass
+    refused = first_of(raised.value, UserError)
+    assert "example is entered by invitation, and nobody has invited us" in str(refused)
+    assert (refused.exit_code, refused.next_step) == (ExitCode.REFUSED, ASK_FOR_INVITE)
 
 
 @pytest.mark.parametrize("founder", [1, 2])
