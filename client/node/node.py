@@ -35,7 +35,7 @@ from client.control.snapshot import (
 from client.control.sockets import listening_sockets, socket_path
 from client.control.updates import MAX_POINTS, Curve, StepPoint, Update
 from client.errors import ExitCode, UserError
-from client.events import Event, EventLog
+from client.events import Event
 from client.inviting import NEEDS_VOUCHING, fresh, notes, ticket_note
 from client.net.connection_limiter import HostLimits
 from client.net.errors import ListenError, NetworkError, PortInUse
@@ -232,7 +232,7 @@ class Node(ControlApi):
         paths = [folders.of(swarm.swarm, kept) for kept in (Kept.CURVE, Kept.HELD_OUT)]
         self._curve_files = [Persisted(path, list[StepPoint]) for path in paths]
         curves = (LossCurve(file.peek() or ()) for file in self._curve_files)
-        self._event_sink = EventSink(EventLog(), on_event, *curves)
+        self._event_sink = EventSink(on_event, *curves)
         self._started = time.monotonic()
         self._stop_asked = trio.Event()
         self._asked = self._discards = False

@@ -22,7 +22,7 @@ from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoic
 from client.compute.process import Worker
 from client.config import Settings
 from client.control.snapshot import Snapshot
-from client.events import Entry, Event, EventLog, StepCommitted
+from client.events import Entry, Event, StepCommitted
 from client.lab.founding import trusting
 from client.lab.reference import train_reference, training_plan
 from client.net.network import Inbound, NetEvent
@@ -225,7 +225,7 @@ class TestSwarm:
             self.hub.join(signer.peer),
             signer,
             self.file,
-            EventSink(EventLog(), _note_losses(losses)),
+            EventSink(_note_losses(losses)),
             self._nursery,
             home_folders(home),
             CheckpointFolder(disk),

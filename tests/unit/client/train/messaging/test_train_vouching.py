@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import trio
 
-from client.events import EventLog
 from client.train.engine import Engine
 from client.train.messaging.admission import Vouching
 from client.train.reporting.event_sink import EventSink
@@ -34,7 +33,7 @@ class Member:
         ticket: bytes | None = None,
     ) -> None:
         self.network: MemoryNetwork = hub.join(peer(number))
-        sink = EventSink(EventLog(), lambda event: None)
+        sink = EventSink(lambda event: None)
         self.engine = Engine(self.network, signer(number), FILE, sink, nursery)
         self.register = Register(signer(number), peer(1), SWARM)
         self.kept = KeptRegister()

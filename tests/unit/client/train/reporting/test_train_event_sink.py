@@ -6,7 +6,6 @@ import pytest
 
 from client.events import (
     Event,
-    EventLog,
     LogLine,
     PeerChanged,
     RecoveryEvent,
@@ -31,7 +30,7 @@ def told() -> list[Event]:
 
 @pytest.fixture
 def event_sink(told: list[Event]) -> EventSink:
-    return EventSink(EventLog(), told.append)
+    return EventSink(told.append)
 
 
 @pytest.fixture
