@@ -241,10 +241,11 @@ async def test_adapters_are_trained_as_by_one_process(tmp_path: Path, model: Pat
         kept = newcomer.held_stages.starts[1]
         start = swarm.manifest.start[1]  # type: ignore[index]
         assert kept.stat().st_size == start.size_bytes
-        for path in newcomer.disk.glob("stage-1-v*"):
+        await swarm.until(lambda: list(newcomer.disk.glob("stage-1-v*.safetensors")))
+        for path in newcomer.disk.glob("stage-1-v*.safetensors"):
             names = [name for name, _ in read_info(path).layout]
             assert names
-            assert all(".lora." in name for name in names)
+            assert all(".lora_" in name for name in names)
 
 
 async def test_adapters_are_recovered_beside_their_frozen_weights(
