@@ -112,6 +112,15 @@ async def test_who_was_not_invited_is_told_so_before_it_dials() -> None:
     assert (refused.exit_code, refused.next_step) == (ExitCode.REFUSED, ASK_FOR_INVITE)
 
 
+async def test_whom_the_swarm_expels_ends_and_says_why() -> None:
+    with pytest.raises(ExceptionGroup) as raised:
+        async with relay(private=True) as (node, _):
+            assert node._engine.handshake.vouching is not None
+            node._engine.handshake.vouching._out("you are expelled")
+    refused = first_of(raised.value, UserError)
+    assert (str(refused), refused.next_step) == ("you are expelled", ASK_FOR_INVITE)
+
+
 @pytest.mark.parametrize("founder", [1, 2])
 async def test_the_founder_alone_changes_the_run(founder: int) -> None:
     async with relay(founder) as (node, told):
