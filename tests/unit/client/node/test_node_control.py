@@ -113,10 +113,13 @@ async def test_who_was_not_invited_is_told_so_before_it_dials() -> None:
 
 
 async def test_whom_the_swarm_expels_ends_and_says_why() -> None:
-    with pytest.raises(ExceptionGroup) as raised:
+    async def is_expelled() -> None:
         async with relay(private=True) as (node, _):
             assert node._engine.handshake.vouching is not None
             node._engine.handshake.vouching._out("you are expelled")
+
+    with pytest.raises(ExceptionGroup) as raised:
+        await is_expelled()
     refused = first_of(raised.value, UserError)
     assert (str(refused), refused.next_step) == ("you are expelled", ASK_FOR_INVITE)
 
