@@ -71,41 +71,22 @@ async def test_a_status_says_who_holds_what_and_how_all_are_linked(
             None,
         )
         (seat,) = now.seats
+        made = {"stage": 0, "version": 6, "state": "serving", "members": [me]}
         both = sorted([me, other])
-        assert seat == SeatView(
-            stage=0,
-            version=6,
-            state="serving",
-            members=[me],
-            electors=both,
-            for_s=seat.for_s,
-            staying=0,
-        )
+        assert seat == SeatView(electors=both, for_s=seat.for_s, staying=0, **made)
         assert seat.for_s > 0
-        rates = [one.rate for stage in now.stages for one in stage.replicas]
-        assert min(rates) > 0
-        assert now.stages == [
-            StageView(
-                stage=stage,
-                layers=1,
-                version=6,
-                replicas=[ReplicaView(peer=peer, version=6, state="serving", rate=rate)],
-            )
-            for stage, (peer, rate) in enumerate(zip((me, other), rates, strict=True))
-        ]
-        assert sorted(now.peers, key=lambda one: one.peer) == sorted(
-            [
-                PeerView(peer=other, state="connected", rtt_ms=250.0, punched=True),
-                PeerView(peer=idle, state="connected", relay=other),
-            ],
-            key=lambda one: one.peer,
-        )
-        assert now.network == NetworkView(
-            sent_bytes=linked.bytes_out,
-            sent_tensor_bytes=7,
-            received_bytes=linked.bytes_in,
-            links=2,
-        )
+        for stage, peer in enumerate((me, other)):
+            (there,) = now.stages[stage].replicas
+            assert there == ReplicaView(peer=peer, version=6, state="serving", rate=there.rate)
+            assert there.rate > 0
+            view = StageView(stage=stage, layers=1, version=6, replicas=[there])
+            assert now.stages[stage] == view
+        assert {one.peer: one for one in now.peers} == {
+            other: PeerView(peer=other, state="connected", rtt_ms=250.0, punched=True),
+            idle: PeerView(peer=idle, state="connected", relay=other),
+        }
+        bytes_ = {"sent_bytes": linked.bytes_out, "received_bytes": linked.bytes_in}
+        assert now.network == NetworkView(sent_tensor_bytes=7, links=2, **bytes_)
         assert [worker.stage for worker in now.workers] == [0, None]
         assert (now.counters.rounds_committed, now.counters.refused_by_reason) == (6, {"a lie": 2})
         tokens = whole * swarm.manifest.tokens_per_microbatch
