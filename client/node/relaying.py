@@ -74,11 +74,7 @@ class Relaying:
         offers = not self._over and lent > 0 and self._may()
         offers = offers and self._own_advert.entered and (self._always or self._reached())
         if offers or self._network.passing.machine.offers:
-            self._network.passing.offer(
-                relays=offers,
-                rate_bytes_per_s=lent if offers else 0.0,
-                drain_s=DRAIN_S,
-            )
+            self._network.passing.offer(relays=offers, rate_bytes_per_s=lent, drain_s=DRAIN_S)
         self._own_advert.change(relay_bytes_per_s=lent if offers else 0.0)
         needed = self._needed() and not self._over
         self._network.reaching.update(self._candidates() if needed else {}, needed=needed)

@@ -35,8 +35,8 @@ def node(held: Held) -> Any:
     node: Any = Node.__new__(Node)
     node._training = Mock(held_stages=held, drain=AsyncMock())
     node._relaying, node._engine, node._pauses = Mock(leave=AsyncMock()), Mock(), Mock()
-    node._network = Mock()
-    node._network.statistics.return_value.peers = ()
+    node._network = Mock(disconnect=AsyncMock())
+    node._network.statistics.return_value.peers = ("other",)
     node._stop_asked, node._refused = trio.Event(), None
     node._asked = node._discards = False
     return node
@@ -63,6 +63,11 @@ async def test_who_agrees_to_the_loss_is_not_told_of_a_failure(node: Any, held: 
     await node._leave()
     assert held.let_go.is_set()
     assert node._failure() is None
+    held.history.end.assert_called_once_with()
+    node._training.drain.assert_awaited_once_with(for_good=True)
+    node._relaying.leave.assert_awaited_once_with()
+    node._engine.own_advert.change.assert_called_once_with(leaving=True)
+    node._network.disconnect.assert_awaited_once_with("other", "this volunteer leaves")
 
 
 @pytest.mark.parametrize("signal", [True, False])
