@@ -129,7 +129,16 @@ class Engine:
         self.shelf, self.downloads = Shelf(self), Downloads(self)
         self.expulsions = Expulsions(self, network, self.membership, place(Kept.PROOFS))
         self.membership.number = Numbers(place(Kept.NUMBERS)).next
-        self.notary = Notary(self, self._sight(), place(Kept.MARKS))
+        sees = Sight(
+            may_be=self._may_be,
+            proves=self._is_proven,
+            first=self._first_electors,
+            serving=self._serving,
+            lost=self._lost,
+            is_near=self._is_near,
+            now=self.now,
+        )
+        self.notary = Notary(self, sees, place(Kept.MARKS))
         self.elector = self.notary.elector
         self.amending = Amending(self, place(Kept.AMENDMENTS), self._amended)
         self.reach = Reach(self, network, nursery)
@@ -158,18 +167,6 @@ class Engine:
             self.notary.resume(self.history.lineage.era)
         self.waypoints = WaypointDriver(self, lambda: self.history, place(Kept.WAYPOINTS))
         self.expulsions.restore()
-
-    def _sight(self) -> Sight:
-        """Return what our elector goes by."""
-        return Sight(
-            may_be=self._may_be,
-            proves=self._is_proven,
-            first=self._first_electors,
-            serving=self._serving,
-            lost=self._lost,
-            is_near=self._is_near,
-            now=self.now,
-        )
 
     # --- the ports -------------------------------------------------------------------------
 
