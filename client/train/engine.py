@@ -162,8 +162,7 @@ class Engine:
         self.history: History | None = None
         """None: we only look on."""
         if checkpoints is not None:
-            contacts = self.membership.contacts
-            self.history = History(self, contacts, checkpoints, self.shelf, self.downloads)
+            self.history = History(self, checkpoints, self.shelf, self.downloads)
             self.notary.resume(self.history.lineage.era)
         self.waypoints = WaypointDriver(self, lambda: self.history, place(Kept.WAYPOINTS))
         self.expulsions.restore()
@@ -593,7 +592,7 @@ class Engine:
             )
             self.matched(self.matching.update_members(members, self.now()))
         if self.history is not None:
-            self.history.update(roster, self._lineage_view()[1])
+            self.history.update(self.membership, self._lineage_view()[1])
         self._look_again_at = now + REST * (time.perf_counter() - began)
 
     def _electors_to_reach(self) -> dict[PeerId, Sequence[str]]:

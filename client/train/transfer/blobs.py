@@ -367,20 +367,16 @@ class Downloads:
 
     def __init__(self, ports: Ports) -> None:
         self.ports = ports
-        self._takers: list[Download | LeafSupply] = []
-
-    def add(self, taker: LeafSupply) -> None:
-        """Hand it what concerns it from now on."""
-        self._takers.append(taker)
+        self.takers: list[Download | LeafSupply] = []
 
     def receive(self, sender: PeerId, message: Chunk, payload: bytes = b"") -> None:
         """Take what a member sends of a blob."""
-        for taker in [taker for taker in self._takers if taker.root == message.root]:
+        for taker in [taker for taker in self.takers if taker.root == message.root]:
             taker.receive(sender, message, payload)
 
     def lost(self, peer: PeerId) -> None:
         """A member is gone: nobody must wait for it."""
-        for taker in list(self._takers):
+        for taker in list(self.takers):
             taker.lost(peer)
 
     def state(self, stage: int, version: int, state_hash: bytes) -> Blob:
@@ -407,11 +403,11 @@ class Downloads:
         download = Download(
             self.ports, blob, donors, path, window, header=header, resumable=resumable
         )
-        self._takers.append(download)
+        self.takers.append(download)
         try:
             return await download.run(IDLE_S, begins_s)
         finally:
-            self._takers.remove(download)
+            self.takers.remove(download)
 
     def _header(self, state: Blob) -> bytes:
         """Return what a checkpoint has before its data."""

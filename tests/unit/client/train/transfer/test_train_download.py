@@ -292,4 +292,4 @@ async def test_what_is_fetched_takes_messages_only_meanwhile(tmp_path: Path) -> 
         downloads.receive(DONOR, Chunk(root, 0), small.read_bytes())
     assert found == [file]
     assert (tmp_path / "target").read_bytes() == small.read_bytes()
-    assert downloads._takers == []
+    assert downloads.takers == []

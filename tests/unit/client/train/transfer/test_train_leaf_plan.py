@@ -205,7 +205,7 @@ class Asked(RecordingPorts):
         self.links, self.changes = {ONE, OTHER}, 0
         self.supply = LeafSupply(self, TextStore(folder), [], 2**30)
         self.downloads = Downloads(cast(Any, self))
-        self.downloads.add(self.supply)
+        self.downloads.takers.append(self.supply)
 
     def ability_changed(self) -> None:
         self.changes += 1
