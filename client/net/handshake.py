@@ -50,20 +50,12 @@ def make_identity(seed: bytes) -> Identity:
     return Identity(peer, libp2p_id, keys.private_key, create_noise_key_pair().private_key)
 
 
-@dataclass(frozen=True)
-class Authenticated:
-    """A channel whose other end proved to be ``peer``."""
-
-    peer: PeerId
-    channel: SecureChannel
-
-
 async def handshake(
     stream: ByteStream,
     identity: Identity,
     expected: PeerId | None,
     claim: Callable[[], None] | None = None,
-) -> Authenticated:
+) -> SecureChannel:
     """Authenticate the other side and agree on Noise and Yamux.
 
     Args:
@@ -89,7 +81,7 @@ async def handshake(
             pattern.claim = claim
             session = await pattern.handshake_outbound(raw, ID.from_base58(expected))
         peer = parse_peer_id(session.get_remote_peer().to_base58())
-        channel = _take_over(stream, session)
+        channel = _take_over(stream, session, peer)
         inside = GuardedStream(channel.receive_some, lambda data: channel.send([data]))
         if expected is None:
             await accept_protocol(inside, [MUXER])
@@ -106,7 +98,7 @@ async def handshake(
         raise HandshakeFailed(f"{type(error).__name__}: {error}") from error
     if expected is not None and peer != expected:
         raise HandshakeFailed(f"{peer} answered instead of {expected}")
-    return Authenticated(peer, channel)
+    return channel
 
 
 async def request_protocol(stream: GuardedStream, protocol: str, then: bytes = b"") -> None:
@@ -219,7 +211,7 @@ class _Pattern(PatternXX):  # type: ignore[misc]  # untyped library
         return super().make_handshake_payload()
 
 
-def _take_over(stream: ByteStream, session: Any) -> SecureChannel:
+def _take_over(stream: ByteStream, session: Any, peer: PeerId) -> SecureChannel:
     """Take the ciphers out of the library's session, which reads exactly: no byte is lost."""
     noise = session.conn.noise_state.noise_protocol
-    return SecureChannel(stream, noise.cipher_state_encrypt, noise.cipher_state_decrypt)
+    return SecureChannel(stream, noise.cipher_state_encrypt, noise.cipher_state_decrypt, peer)

@@ -33,8 +33,9 @@ from client.net.errors import (
     NotCalled,
     TurnedAway,
 )
-from client.net.handshake import Authenticated, Identity, handshake, make_identity
+from client.net.handshake import Identity, handshake, make_identity
 from client.net.racing import Race
+from client.net.secure import SecureChannel
 from client.net.tcp import TCP
 from client.net.transport import ByteStream, closing
 from client.net.yamux import YamuxSession
@@ -56,8 +57,7 @@ class Connection:
     """An authenticated connection: its peer, and the streams to it.
 
     Args:
-        proved: the encrypted connection, and the proven identity of the other end.
-        stream: what carries it.
+        channel: with who has proved to be at the other end.
         dialled: whether we dialled.
         inbound: the record of an inbound connection at the limiter.
         called: where we dialled it; its host, or that of its relay, is a number.
@@ -66,25 +66,25 @@ class Connection:
 
     def __init__(
         self,
-        proved: Authenticated,
-        stream: ByteStream,
+        channel: SecureChannel,
         *,
         dialled: bool,
         inbound: InboundConnection | None = None,
         called: Destination | None = None,
         punched: bool = False,
     ) -> None:
-        self.peer, self.dialled, self.called, self.punched = proved.peer, dialled, called, punched
-        self._inbound, way = inbound, inbound or called
+        self.peer, self.dialled, self.called, self.punched = channel.peer, dialled, called, punched
+        self.inbound, way = inbound, inbound or called
         self.relay = None if way is None else way.relay
         """The peer that passes the connection on; None: it is direct."""
+        stream = channel.stream
         self.host_by_relay = stream.host_by_relay
         self.ip, self.own_host, self.ports = stream.remote_host, stream.own_host, stream.ports
         """See `ByteStream`."""
         self.number = next(_numbers)
         """Another one for each connection of this process."""
-        self.session = YamuxSession(proved.channel, dialler=dialled)
-        self._channel = proved.channel
+        self.session = YamuxSession(channel, dialler=dialled)
+        self._channel = channel
         self._scope = trio.CancelScope()
         self.reason = ""
         """Why it ended, once it has: the first reason given stands."""
@@ -104,16 +104,6 @@ class Connection:
         """Bytes sent to the network, encryption included."""
         return self._channel.bytes_out
 
-    @property
-    def violation(self) -> RemoteProtocolError | None:
-        """The rule of Noise or Yamux that the peer broke, if that is why it ended."""
-        return self.session.violation
-
-    def admitted(self) -> None:
-        """Note that the peer's Hello was accepted."""
-        if self._inbound is not None:
-            self._inbound.admitted = True
-
     def close(self, reason: str) -> None:
         """End the connection from any task."""
         self.reason = self.reason or reason
@@ -122,12 +112,10 @@ class Connection:
     def lost(self, reason: str) -> None:
         """Note that the other side has ended the connection, if it has not broken a rule; behind a
         relay that is uncertain."""
-        if self.violation is not None:
-            self.reason = self.reason or self.violation.reason
-            return
-        silently = self.relay is None and not self.session.told_to_go
+        broken, told = self.session.violation, self.session.told_to_go
+        silently = self.relay is None and not told and broken is None
         self.by_peer = self.by_peer or (silently and not self.reason)
-        self.reason = self.reason or reason
+        self.reason = self.reason or (reason if broken is None else broken.reason)
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run the session, and some work on its streams, until either ends or ``close``."""
@@ -180,7 +168,7 @@ class Host:
         """Where we listen."""
         self.is_member: Callable[[PeerId], bool] = lambda _peer: True
         """Tells which peers are members; their connections have places apart from strangers'."""
-        self.dial_circuit: Callable[[Address], AbstractAsyncContextManager[ByteStream]]
+        self.dial_circuit: Callable[[Destination], AbstractAsyncContextManager[ByteStream]]
         """Dials an address that names a relay, as ``TCP.dial`` the others; set by the network."""
         self.limiter = ConnectionLimiter(limits, lambda peer: self.is_member(peer))
         self._arrived: dict[ByteStream, tuple[InboundConnection, trio.CancelScope, float]] = {}
@@ -254,12 +242,12 @@ class Host:
         dial = TCP.dial if numeric.relay is None else self.dial_circuit
         async with dial(numeric) as stream:
             try:
-                proved = await handshake(stream, self._identity, target.peer, claim)
+                channel = await handshake(stream, self._identity, target.peer, claim)
             except NotAnswered as error:
                 raise TurnedAway(f"{target}: {error}") from error
             except HandshakeFailed as error:
                 raise DialError(f"{target}: {error}") from error
-            connection = Connection(proved, stream, dialled=True, called=numeric)
+            connection = Connection(channel, dialled=True, called=numeric)
             task_status.started(connection)
             await self._dialled(connection)
 
@@ -305,12 +293,13 @@ class Host:
                 with trio.fail_after(MEET_S):
                     stream = await stack.enter_async_context(TCP.dial(target, own_port))
                 with trio.fail_after(self._limits.handshake_s):
-                    proved = await handshake(stream, self._identity, target.peer if first else None)
+                    other = target.peer if first else None
+                    channel = await handshake(stream, self._identity, other)
             except (HandshakeFailed, trio.TooSlowError) as error:
                 raise DialError(f"{target}: {str(error) or 'nobody came in time'}") from error
-            if proved.peer != target.peer:
+            if channel.peer != target.peer:
                 raise DialError(f"{target}: somebody else came")
-            connection = Connection(proved, stream, dialled=first, punched=True)
+            connection = Connection(channel, dialled=first, punched=True)
             task_status.started()
             await self._dialled(connection)
 
@@ -359,15 +348,15 @@ class Host:
     ) -> None:
         try:
             with trio.fail_after(self._limits.handshake_s):
-                proved = await handshake(stream, self._identity, None)
+                channel = await handshake(stream, self._identity, None)
         except trio.TooSlowError:
             raise Refusal("handshake-slow") from None
         except HandshakeFailed as error:
             raise Refusal("handshake-failed") from error
-        if asker not in (None, proved.peer):
+        if asker not in (None, channel.peer):
             raise Refusal("circuit-identity")  # the relay lies, or its client does
-        await trio.sleep(self.limiter.recognise(inbound, proved.peer, trio.current_time()))
-        connection = Connection(proved, stream, dialled=False, inbound=inbound)
+        await trio.sleep(self.limiter.recognise(inbound, channel.peer, trio.current_time()))
+        connection = Connection(channel, dialled=False, inbound=inbound)
         inbound.evict = partial(connection.close, "made room for another")
         await self._guarded(connection)
 
@@ -383,15 +372,15 @@ class Host:
 @asynccontextmanager
 async def open_host(
     seed: bytes,
-    listen: tuple[str, int] | None,
+    listen: tuple[str, int],
     handler: Handler,
-    limits: HostLimits | None = None,
+    limits: HostLimits,
 ) -> AsyncIterator[Host]:
     """Open a host; everything it runs ends with the block.
 
     Args:
         seed: 32 bytes of the Ed25519 identity.
-        listen: where, as `Tcp.listen` takes it; None: nowhere.
+        listen: where, as `Tcp.listen` takes it.
         handler: called with every authenticated connection; it has to ``run`` it, and the
             connection is closed when it returns.
         limits: bounds on connections.
@@ -400,15 +389,11 @@ async def open_host(
         PortInUse, ListenError, AddressError: cannot listen there.
     """
     identity = make_identity(seed)
-    async with AsyncExitStack() as stack:
-        listeners = [await stack.enter_async_context(TCP.listen(*listen))] if listen else []
-        bound = [address for listener in listeners for address in listener.addresses]
-        async with trio.open_nursery() as nursery:
-            host = Host(identity, handler, nursery, limits or HostLimits(), bound)
-            for listener in listeners:
-                listener.lets_in = host._lets_in
-                nursery.start_soon(trio.serve_listeners, host._serve, [listener])
-            try:
-                yield host
-            finally:
-                nursery.cancel_scope.cancel()
+    async with TCP.listen(*listen) as listener, trio.open_nursery() as nursery:
+        host = Host(identity, handler, nursery, limits, listener.addresses)
+        listener.lets_in = host._lets_in
+        nursery.start_soon(trio.serve_listeners, host._serve, [listener])
+        try:
+            yield host
+        finally:
+            nursery.cancel_scope.cancel()

@@ -98,9 +98,7 @@ RELAY_ASK_S = 10.0
 class Libp2pNetwork:
     """Made by `open_network`. All methods are to be called from one trio thread."""
 
-    def __init__(
-        self, nursery: trio.Nursery, rng: random.Random, rates: Rates, hello_s: float | None
-    ) -> None:
+    def __init__(self, nursery: trio.Nursery, rates: Rates, hello_s: float | None) -> None:
         self._nursery = nursery
         self._hello_s = hello_s
         self._members = frozenset[PeerId]()
@@ -108,7 +106,6 @@ class Libp2pNetwork:
         self._pacing = Pacing(rates)
         self._unfinished = UnfinishedFrames()
         self._backlog = Backlog()
-        self._rng = rng
         self._host: Host  # set by open_network: host and network refer to each other
         self.passing: PassingOn  # set by open_network, as the next one
         """Relays for others."""
@@ -146,9 +143,8 @@ class Libp2pNetwork:
     @property
     def addresses(self) -> tuple[str, ...]:
         """Full multiaddrs under which we listen."""
-        first, *others = (*self._host.addresses, "")
-        found = (first, *self.reaching.addresses, *others)
-        return tuple(address for address in found if address)
+        first, *others = self._host.addresses
+        return (first, *self.reaching.addresses, *others)
 
     @property
     def is_outside(self) -> bool:
@@ -308,7 +304,7 @@ class Libp2pNetwork:
         for peer in set(self._wanted) - set(self._keepers):
             # The larger id gives the smaller one a head start: fewer connections cross.
             larger = self.peer_id > peer
-            self._start_keeper(peer, self._rng.uniform(0.1, 0.5) if larger else 0.0)
+            self._start_keeper(peer, random.uniform(0.1, 0.5) if larger else 0.0)
 
     def _start_keeper(self, peer: PeerId, after_s: float = 0.0) -> None:
         self._keepers[peer] = trio.CancelScope()
@@ -459,7 +455,8 @@ class Libp2pNetwork:
 
     def _admitted(self, connection: Connection) -> None:
         """The peer at the other end is no longer unknown: it may want circuits."""
-        connection.admitted()
+        if connection.inbound is not None:
+            connection.inbound.admitted = True
         connection.session.inbound_streams = ADMITTED_STREAMS
         inbound = not connection.dialled and connection.relay is None and not connection.punched
         self.reached = self.reached or (inbound and is_global(connection.ip))
@@ -568,10 +565,8 @@ class Libp2pNetwork:
             last = link.detach(carrier)
             self._settle(link)
             self._ended += _moved(carrier)
-            connection.ended.set()
-            self._has_changed(link.peer)
-            if connection.violation is not None:
-                self._on_refused(link.peer, connection.violation)
+            if (broken := connection.session.violation) is not None:
+                self._on_refused(link.peer, broken)
             if last:
                 self._end(link, connection)
 
@@ -604,9 +599,8 @@ class Libp2pNetwork:
 
     def _end(self, link: Link, connection: Connection) -> None:
         """Tell of a link's end, which this connection explains, if of its beginning."""
-        if link.over:
-            return
-        link.over = True
+        if self._links.get(link.peer) is not link:
+            return  # it was told already
         del self._links[link.peer]
         if link.up.is_set():
             self.events.append(PeerDown(link.peer, connection.reason, connection.by_peer))
@@ -616,7 +610,8 @@ class Libp2pNetwork:
         if not link.admitted.is_set() and not await self._before_admission(link, message):
             return
         await self._strangers.turn(link.peer)
-        await self.events.put(Inbound(link.peer, message, payload), lambda: not link.over)
+        inbound = Inbound(link.peer, message, payload)
+        await self.events.put(inbound, lambda: self._links.get(link.peer) is link)
 
     async def _before_admission(self, link: Link, message: Message) -> bool:
         """Let a few greetings pass; other messages wait until the peer is admitted.
@@ -653,7 +648,7 @@ class Libp2pNetwork:
                 if trio.current_time() - began >= STEADY_S:
                     backoff_s = BACKOFF_FIRST_S
                 else:
-                    await trio.sleep(backoff_s * self._rng.uniform(0.5, 1.5))
+                    await trio.sleep(backoff_s * random.uniform(0.5, 1.5))
                     backoff_s = min(2 * backoff_s, BACKOFF_MOST_S)
 
     async def _while_up(self, peer: PeerId) -> None:
@@ -663,13 +658,13 @@ class Libp2pNetwork:
             addresses, now = self._wanted.get(peer), trio.current_time()
             if due == -math.inf or addresses != known:
                 pause_s, known = IMPROVE_FIRST_S, addresses
-                due = now + self._rng.uniform(0.1, 1.0) * pause_s
+                due = now + random.uniform(0.1, 1.0) * pause_s
             with trio.move_on_at(math.inf if self.direct(peer) is not None else due) as waiting:
                 await self._change_of(peer).park()
             if waiting.cancelled_caught:
                 await self._make_direct(peer)
                 pause_s = min(2 * pause_s, IMPROVE_MOST_S)
-                due = trio.current_time() + self._rng.uniform(0.5, 1.0) * pause_s
+                due = trio.current_time() + random.uniform(0.5, 1.0) * pause_s
 
     async def _make_direct(self, peer: PeerId) -> None:
         """Dial a peer beside a relayed connection, which the new one then takes over from."""
@@ -722,10 +717,9 @@ class Libp2pNetwork:
 @asynccontextmanager
 async def open_network(
     seed: bytes,
-    listen: tuple[str, int] | None,
-    limits: HostLimits | None = None,
-    rng: random.Random | None = None,
-    rates: Rates = Rates(),  # noqa: B008  (frozen)
+    listen: tuple[str, int],
+    limits: HostLimits = HostLimits(),  # noqa: B008  (frozen)
+    rates: Rates = Rates(),  # noqa: B008
 ) -> AsyncIterator[Libp2pNetwork]:
     """Open the network of one identity; every link ends with the block.
 
@@ -733,7 +727,6 @@ async def open_network(
         seed: 32 bytes of the Ed25519 identity.
         listen: where to listen, as for `open_host`.
         limits: bounds on connections.
-        rng: jitter of reconnects.
         rates: the owner's limits of bandwidth.
 
     Raises:
@@ -741,8 +734,7 @@ async def open_network(
     """
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:
-        hello_s = limits.hello_s if limits else None
-        network = Libp2pNetwork(nursery, rng or random.Random(), rates, hello_s)
+        network = Libp2pNetwork(nursery, rates, limits.hello_s)
         try:
             async with open_host(seed, listen, network._serve, limits) as host:
                 network._host = host

@@ -53,9 +53,6 @@ class Link:
         """Set once all lanes have been agreed on; a link comes up once in its life."""
         self.gone = trio.Event()
         """Set once the last connection has ended."""
-        self.over = False
-        """Whether the rest of the client was told of the end, if of the beginning; nothing is
-        delivered after that."""
 
     @property
     def works(self) -> bool:

@@ -16,6 +16,7 @@ from noise.state import CipherState
 from client.net.errors import ConnectionLost
 from client.net.transport import Buffer, ByteStream
 from protocol.errors import RemoteProtocolError
+from protocol.ids import PeerId
 
 TAG_BYTES = 16
 MAX_MESSAGE_BYTES = 65535
@@ -58,10 +59,13 @@ class SecureChannel:
         stream: nobody else reads or writes it from now on.
         sealer: of what we send.
         opener: of what we receive.
+        peer: who has proved to be at the other end.
     """
 
-    def __init__(self, stream: ByteStream, sealer: CipherState, opener: CipherState) -> None:
-        self.stream, self._sealer, self._opener = stream, sealer, opener
+    def __init__(
+        self, stream: ByteStream, sealer: CipherState, opener: CipherState, peer: PeerId
+    ) -> None:
+        self.stream, self._sealer, self._opener, self.peer = stream, sealer, opener, peer
         self._put_back: list[bytes] = []
         self._buffer = bytearray(FIRST_BUFFER_BYTES)
         self._filled = 0  # begins with a message that has not wholly arrived

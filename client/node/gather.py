@@ -13,7 +13,6 @@ import nacl.utils
 import trio
 
 from client.errors import ExitCode, UserError
-from client.events import EventLog
 from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import NetEvent
 from client.train.engine import Engine
@@ -92,7 +91,7 @@ def _engine(
     nursery: trio.Nursery,
     lend: Lend,
 ) -> Engine:
-    engine = Engine(network, signer, swarm, EventSink(EventLog(), _drop), nursery)
+    engine = Engine(network, signer, swarm, EventSink(_drop), nursery)
     if swarm.manifest.policy.private:
         kept = lend(swarm, signer.peer)
         register = Register(signer, swarm.manifest.founder, swarm.swarm, kept)

@@ -35,7 +35,7 @@ from client.control.snapshot import (
 from client.control.sockets import listening_sockets, socket_path
 from client.control.updates import MAX_POINTS, Curve, StepPoint, Update
 from client.errors import ExitCode, UserError
-from client.events import Event, EventLog
+from client.events import Event
 from client.inviting import NEEDS_VOUCHING, fresh, notes, ticket_note
 from client.net.connection_limiter import HostLimits
 from client.net.errors import ListenError, NetworkError, PortInUse
@@ -43,7 +43,6 @@ from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import NetEvent
 from client.net.pacing import Rates
 from client.net.port_mapper import PortMapper
-from client.node.leaving import Leaving
 from client.node.matches import describe_matching
 from client.node.relaying import Relaying
 from client.node.status import limits_view, take_snapshot
@@ -56,7 +55,7 @@ from client.store.paths import Folders, Kept, find_folders, make_private
 from client.store.persisted import Persisted
 from client.store.swarms import SwarmStore
 from client.train.engine import Engine
-from client.train.machine.capacity import advert, kept_line
+from client.train.machine.capacity import advert
 from client.train.machine.heap import keep_heap_small
 from client.train.machine.limiting import Limiting, Senses
 from client.train.machine.pausing import Pauses
@@ -97,6 +96,7 @@ OTHER_PORTS = 4
 """Outer ports to wish for where the router has given ours to another machine."""
 STOP_S = 15.0
 """Seconds to send the goodbye."""
+UNSAVED = "free space and try again; finish or pause with --discard leaves anyway"
 ASK_FOR_INVITE = "ask a member for an invite, which it makes with: volunteer invite"
 
 
@@ -232,15 +232,14 @@ class Node(ControlApi):
         paths = [folders.of(swarm.swarm, kept) for kept in (Kept.CURVE, Kept.HELD_OUT)]
         self._curve_files = [Persisted(path, list[StepPoint]) for path in paths]
         curves = (LossCurve(file.peek() or ()) for file in self._curve_files)
-        self._event_sink = EventSink(EventLog(), on_event, *curves)
+        self._event_sink = EventSink(on_event, *curves)
         self._started = time.monotonic()
         self._stop_asked = trio.Event()
-        self._leaving = Leaving(lambda: self._training.held_stages)
+        self._asked = self._discards = False
+        """Whether the user has asked to leave; also if a state is lost by it."""
         self._seen = seen
         self._refused: UserError | None = None
         self._register = self._load_register()
-        self._met: list[Address] = []
-        """Addresses in reach of the members that were linked at the last look."""
         self._pauses = Pauses(folders.data, self._event_sink.explain)
         senses = Senses(self._carried_bytes)
         self._limiting = Limiting(options.settings, folders.data, self._pauses, senses)
@@ -292,7 +291,8 @@ class Node(ControlApi):
 
     def finish(self, *, discard: bool = False) -> None:
         """Begin to drain."""
-        self._leaving.ask(discard=discard)
+        self._may_lose(discard=discard)
+        self._asked, self._discards = True, self._discards or discard
         self._stop_asked.set()
 
     def history(self, points: int = MAX_POINTS) -> Curve:
@@ -304,8 +304,16 @@ class Node(ControlApi):
         self, until: float | None = None, reason: str = "", *, discard: bool = False
     ) -> PauseView:
         """Begin to give up every stage; return the pause."""
-        self._leaving.ask_pause(discard=discard)
+        self._may_lose(discard=discard)
         return self._pauses.pause(until, reason)
+
+    def _may_lose(self, *, discard: bool) -> None:
+        """Refuse what would lose a state that nobody else has, unless the user agrees to it."""
+        held_stages = self._training.held_stages
+        if discard:
+            held_stages.let_go.set()
+        elif problem := held_stages.not_to_be_saved():
+            raise Impossible(f"{problem}; {UNSAVED}")
 
     def resume(self) -> bool:
         """Take part again."""
@@ -321,11 +329,9 @@ class Node(ControlApi):
             return self._ticket_invite(vouching, once, life_s or TICKET_LIFE_S)
         if once or life_s is not None:
             raise Impossible(NEEDS_VOUCHING)
-        linked: dict[PeerId | None, list[Address]]
-        linked = {peer: [] for peer in self._network.statistics().peers}
-        for address in self._met:
-            linked.get(address.peer, []).append(address)
-        return described(fresh(self._swarm, [_parsed(self._reach()), *linked.values()]))
+        met = self._engine.kept_links.met
+        linked = [met[peer] for peer in self._network.statistics().peers if peer in met]
+        return described(fresh(self._swarm, [_parsed(self._reach()), *linked]))
 
     def _ticket_invite(self, vouching: Vouching, once: bool, life_s: float) -> InviteView:
         secret, uses = nacl.utils.random(TICKET_BYTES), 1 if once else MAX_USES
@@ -378,10 +384,17 @@ class Node(ControlApi):
             finally:
                 self._engine.shelf.close()
                 nursery.cancel_scope.cancel()
-        failure = self._refused or self._training.held_stages.failure or self._leaving.loss()
-        if failure is not None:
+        if (failure := self._failure()) is not None:
             raise failure
         return ExitCode.OK
+
+    def _failure(self) -> UserError | None:
+        """Return why it has ended, or what was lost by that; None: all is as the user wishes."""
+        held_stages = self._training.held_stages
+        lost = [] if self._discards else held_stages.lost
+        next_step = "free space: the run goes on from an earlier version"
+        loss = UserError("; ".join(lost), next_step) if lost else None
+        return self._refused or held_stages.failure or loss
 
     async def _serve(self, stop: trio.Event, nursery: trio.Nursery) -> None:
         path = socket_path(self._folders.runtime, self._swarm.swarm, self._signer.peer)
@@ -456,7 +469,6 @@ class Node(ControlApi):
         self._engine, self._training = engine, training
         self._relaying = Relaying(
             engine,
-            self._network,
             self._options.settings.relay,
             lambda: not self._limiting.used_up,
             always=self._options.relay_only,
@@ -489,7 +501,7 @@ class Node(ControlApi):
         data, own_advert = self._folders.data, self._engine.own_advert
         await self._training.clock_agrees()
         joined, here = int(self._engine.wall()), tuple(self._reach())
-        own_advert.enter(advert(self._options.settings, here, joined, kept_line(data)), {})
+        own_advert.enter(advert(self._options.settings, here, joined, data), {})
         await own_advert.keep_current(lambda: self._options.settings, data)
 
     def _greets(self, peer: PeerId) -> bool:
@@ -598,13 +610,11 @@ class Node(ControlApi):
 
     async def _complete(self) -> bool:
         """Whether our part is done and every stage has closed its last step."""
-        held_stages = self._training.held_stages
+        known = self._training.held_stages.history.machine.known
         if not self._is_finished():
             return False
         with trio.move_on_after(LINGER_S):
-            while not self._stop_asked.is_set():
-                if min(held_stages.newest) >= self._engine.amending.book.steps:
-                    break
+            while not (known.is_over() or self._stop_asked.is_set()):
                 await trio.sleep(CHECK_S)
         with trio.move_on_after(EVALUATED_S):
             while self._awaits_evaluation() and not self._stop_asked.is_set():
@@ -636,7 +646,7 @@ class Node(ControlApi):
         met = list[str]()
         for peer in sorted(self._network.statistics().peers, key=roster.is_guest):
             met += await self._network.in_reach(roster.addresses(peer))
-        parsed = self._met = _parsed(met)
+        parsed = _parsed(met)
         self._engine.kept_links.meet(parsed)
         try:
             await trio.to_thread.run_sync(self._store.meet, self._swarm.swarm, parsed)
@@ -646,7 +656,8 @@ class Node(ControlApi):
     async def _leave(self) -> None:
         """Hand over and save our stages while they keep working, then announce that we leave."""
         self._stop_asked.set()
-        self._leaving.begin()
+        if not self._asked:  # nobody may be there to make room
+            self._training.held_stages.let_go.set()
         self._training.held_stages.history.end()
         await self._training.drain(for_good=True)
         await self._relaying.leave()

@@ -16,7 +16,6 @@ import trio
 
 from client.config import lent_bytes_per_s
 from client.control.snapshot import RelayView
-from client.net.libp2p_network import Libp2pNetwork
 from client.train.engine import Engine
 from protocol.effects import Explain
 from protocol.ids import PeerId, rank, short
@@ -38,7 +37,6 @@ class Relaying:
 
     Args:
         engine: of the node; its advert says whether we relay and how we are reached.
-        network: the links.
         setting: the owner's ``relay``.
         may: whether the owner's quota allows for relaying now.
         always: a pure relay, whose owner knows that it is reached.
@@ -47,13 +45,12 @@ class Relaying:
     def __init__(
         self,
         engine: Engine,
-        network: Libp2pNetwork,
         setting: str,
         may: Callable[[], bool],
         *,
         always: bool = False,
     ) -> None:
-        self._network, self._roster = network, engine.membership.roster
+        self._network, self._roster = engine.network, engine.membership.roster
         self._own_advert, self._reach = engine.own_advert, engine.reach
         self._setting, self._may, self._always = setting, may, always
         self._explain = engine.event_sink.explain
@@ -77,11 +74,7 @@ class Relaying:
         offers = not self._over and lent > 0 and self._may()
         offers = offers and self._own_advert.entered and (self._always or self._reached())
         if offers or self._network.passing.machine.offers:
-            self._network.passing.offer(
-                relays=offers,
-                rate_bytes_per_s=lent if offers else 0.0,
-                drain_s=DRAIN_S,
-            )
+            self._network.passing.offer(relays=offers, rate_bytes_per_s=lent, drain_s=DRAIN_S)
         self._own_advert.change(relay_bytes_per_s=lent if offers else 0.0)
         needed = self._needed() and not self._over
         self._network.reaching.update(self._candidates() if needed else {}, needed=needed)

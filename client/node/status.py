@@ -214,7 +214,7 @@ def _state(
     if paused is not None:
         words = f"; {held_stages.draining_words}" if held_stages.held else ""
         return "paused", paused.reason + words
-    if not engine.started and (off := engine.compare_clocks()):
+    if off := engine.compare_clocks():
         return "waiting", off
     starved, served = held_stages.leaves.starved, engine.membership.roster.serving(0)
     if (problem := held_stages.leaves.problem) and (starved or not served):
@@ -328,8 +328,8 @@ def _counters(engine: Engine, held_stages: HeldStages) -> Counters:
     restarts = Counter(seen.restarts_led)
     for driver in held_stages.drivers():
         restarts.update(driver.seat.leader.restarts)
-    refused = Counter(engine.penalties) + Counter(engine.network.statistics().refused)
-    return structs.replace(seen, refused_by_reason=dict(refused), restarts_led=dict(restarts))
+    refused = dict(engine.network.statistics().refused)
+    return structs.replace(seen, refused_by_reason=refused, restarts_led=dict(restarts))
 
 
 def _own_share(engine: Engine, held_stages: HeldStages) -> float:

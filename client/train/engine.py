@@ -9,7 +9,6 @@ invites), new amendments, expulsions and waypoints, and once a minute what was c
 
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from operator import attrgetter
@@ -130,7 +129,16 @@ class Engine:
         self.shelf, self.downloads = Shelf(self), Downloads(self)
         self.expulsions = Expulsions(self, network, self.membership, place(Kept.PROOFS))
         self.membership.number = Numbers(place(Kept.NUMBERS)).next
-        self.notary = Notary(self, self._sight(), place(Kept.MARKS))
+        sees = Sight(
+            may_be=self._may_be,
+            proves=self._is_proven,
+            first=self._first_electors,
+            serving=self._serving,
+            lost=self._lost,
+            is_near=self._is_near,
+            now=self.now,
+        )
+        self.notary = Notary(self, sees, place(Kept.MARKS))
         self.elector = self.notary.elector
         self.amending = Amending(self, place(Kept.AMENDMENTS), self._amended)
         self.reach = Reach(self, network, nursery)
@@ -138,9 +146,6 @@ class Engine:
         self.handshake = Handshake(file, self, verdicts, sees=self.reach.sees)
         self.held_stages: StageHolder = StageHolder(stages)
         self.kept_links = KeptLinks()
-        self.started = False
-        """A seat of ours has served: the clock that we go by stays the same."""
-        self.penalties = Counter[str]()
         self.internal_errors = 0
         """Unexpected errors that were survived."""
         self._to_us, self._for_us = trio.open_memory_channel[Inbound](math.inf)
@@ -153,28 +158,14 @@ class Engine:
         self._look_due, self._look_again_at, self._view_at = False, 0.0, math.inf
         self._unseen = set[PeerId]()
         """Peers whose latest news our view does not have yet."""
-        self._unable: dict[Stage, str] = {}
         self._seat_numbers: dict[int, int] = {}  # by stage: the number last announced
         self.history: History | None = None
         """None: we only look on."""
         if checkpoints is not None:
-            contacts = self.membership.contacts
-            self.history = History(self, contacts, checkpoints, self.shelf, self.downloads)
+            self.history = History(self, checkpoints, self.shelf, self.downloads)
             self.notary.resume(self.history.lineage.era)
         self.waypoints = WaypointDriver(self, lambda: self.history, place(Kept.WAYPOINTS))
         self.expulsions.restore()
-
-    def _sight(self) -> Sight:
-        """Return what our elector goes by."""
-        return Sight(
-            may_be=self._may_be,
-            proves=self._is_proven,
-            first=self._first_electors,
-            serving=self._serving,
-            lost=lambda: self.membership.contacts.lost(self.now()) | self.held_stages.aside(),
-            is_near=self._is_near,
-            now=self.now,
-        )
 
     # --- the ports -------------------------------------------------------------------------
 
@@ -235,7 +226,6 @@ class Engine:
                 case Penalise(peer, "not-from-a-neighbour", _) if peer in self._unseen:
                     pass  # it has said which stage it holds, and our seats do not know yet
                 case Penalise(peer, reason, points):
-                    self.penalties[reason] += 1
                     if peer != self.me:
                         self.network.penalise(peer, points, reason)
                 case Explain():
@@ -256,8 +246,9 @@ class Engine:
     def describe(self, advert: Advert) -> None:
         """Enter the swarm with this advert; matching begins."""
         self.matching = Matching(self.me, self.manifest, self.wall() - self.now())
-        self.matched(self.matching.set_unable(self._unable, self.now()))
-        self.own_advert.enter(advert, self._unable)
+        unable = self.held_stages.unable()
+        self.matched(self.matching.set_unable(unable, self.now()))
+        self.own_advert.enter(advert, unable)
         self._view_changed()
         for record in self.membership.heard_before():
             with self._against(record.signer, record.kind):
@@ -351,6 +342,11 @@ class Engine:
     def _learn(self, peer: PeerId, message: Commit, payload: bytes) -> None:
         """A stage that we do not hold has closed a step, and may have named us as an elector."""
         self.elector.take(message)
+
+    def _lost(self) -> frozenset[PeerId]:
+        """Whom we have lost, or a seat of ours has set aside."""
+        lost = self.membership.contacts.lost(self.now())
+        return lost.union(*(quorum.aside for quorum in self.held_stages.quorums()))
 
     def _serving(self, stage: int) -> dict[PeerId, int]:
         """Who serves a stage at which version, as far as we see."""
@@ -596,7 +592,7 @@ class Engine:
             )
             self.matched(self.matching.update_members(members, self.now()))
         if self.history is not None:
-            self.history.update(roster, self._lineage_view()[1])
+            self.history.update(self.membership, self._lineage_view()[1])
         self._look_again_at = now + REST * (time.perf_counter() - began)
 
     def _electors_to_reach(self) -> dict[PeerId, Sequence[str]]:
@@ -613,10 +609,7 @@ class Engine:
     def ability_changed(self) -> None:
         """Tell the matching and the swarm which stages this volunteer cannot take."""
         unable = self.held_stages.unable()
-        if unable == self._unable:
-            return
-        self._unable = unable
-        if self.matching is not None:
+        if self.matching is not None and unable != self.matching.context.unable:
             self.matched(self.matching.set_unable(unable, self.now()))
             self.own_advert.change(unable=tuple(sorted(unable)))
 
@@ -650,7 +643,6 @@ class Engine:
     def serving(self, stage: int) -> None:
         """A seat serves: tell the matching."""
         self.event_sink.assigned(stage, "serving", f"serving stage {stage}")
-        self.started = True
         self._clock.settle()
         if self.matching is not None:
             with suppress(LocalProtocolError):  # unassigned in the meantime

@@ -9,6 +9,7 @@ from protocol.manifest import Manifest
 from protocol.membership.view import MembershipEffect
 from protocol.recovery.effects import GivenUp
 from protocol.recovery.stored import Lineage
+from protocol.rounds.quorum import Quorum
 from protocol.view import SwarmView
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import Message
@@ -93,17 +94,9 @@ class StageHolder:
         """Acquire every stage again from the start of this lineage, for which our line of the run
         may have been given up."""
 
-    def has_quorum(self, now: float) -> bool:
-        """Whether a majority of the electors of each of our seats is within reach."""
-        return True
-
-    def electors_ended(self) -> int:
-        """The number of a seat's electors, if too many have ended for a majority; else 0."""
-        return 0
-
-    def aside(self) -> frozenset[PeerId]:
-        """Return whom our seats have set aside."""
-        return frozenset()
+    def quorums(self) -> list[Quorum]:
+        """Return those of our open seats."""
+        return []
 
     def save_now(self) -> None:
         """Write a checkpoint of the version that each seat serves."""

@@ -15,7 +15,7 @@ from client.config import Settings
 from client.errors import ExitCode, UserError
 from client.limits.cores import find_cores
 from client.train.engine import Engine
-from client.train.machine.capacity import Capacity, advert, kept_line, measured_capacity
+from client.train.machine.capacity import Capacity, advert, measured_capacity
 from client.train.machine.disk_room import NoRoom
 from client.train.machine.pausing import Pauses
 from client.train.stage.held_stages import HeldStages
@@ -112,7 +112,7 @@ class Training:
             settings,
             addresses,
             int(engine.wall()),
-            kept_line(data),
+            data,
             flops=capacity.peak_flops(engine.manifest.compute),
             memory_bytes=self._memory_bytes(),
             seats=seats if engine.manifest.policy.dual_homing else 1,

@@ -16,13 +16,13 @@ from client.net.addresses import parse_destination
 from client.net.carrier import LANES
 from client.net.errors import NetworkError
 from client.net.handshake import (
-    Authenticated,
     accept_protocol,
     handshake,
     make_identity,
     request_protocol,
 )
 from client.net.relay.exchange import negotiable
+from client.net.secure import SecureChannel
 from client.net.tcp import TCP
 from client.net.yamux import YamuxSession, YamuxStream
 from client.train.messaging.handshake import PROTOCOL
@@ -62,7 +62,7 @@ class BareLink:
 
 
 @asynccontextmanager
-async def proved(address: str, seed: bytes | None = None) -> AsyncIterator[Authenticated]:
+async def proved(address: str, seed: bytes | None = None) -> AsyncIterator[SecureChannel]:
     """A connection that has proved an identity, a new one without ``seed``, and says nothing
     more."""
     target, identity = parse_destination(address), make_identity(seed or os.urandom(32))
@@ -85,7 +85,7 @@ async def bare_link(
         seed: of the identity; None: a new one.
     """
     async with proved(address, seed) as other, trio.open_nursery() as nursery:
-        session = YamuxSession(other.channel, dialler=True)
+        session = YamuxSession(other, dialler=True)
         sink, heard = trio.open_memory_channel[Message](1000)
         link = BareLink(other.peer, session, heard)
         nursery.start_soon(_run, session)

@@ -62,7 +62,7 @@ async def _ask_without_end(address: str, seconds: float) -> dict[str, int]:
     with trio.move_on_after(seconds):
         while True:
             async with (
-                open_network(os.urandom(32), None) as network,
+                open_network(os.urandom(32), ("127.0.0.1", 0)) as network,
                 trio.open_nursery() as nursery,
             ):
                 with suppress(NetworkError):
@@ -102,7 +102,7 @@ async def _forge(addresses: list[str], victim: PeerId, seconds: float) -> int:
     told = 0
     with trio.move_on_after(seconds):
         while True:
-            async with open_network(os.urandom(32), None) as network:
+            async with open_network(os.urandom(32), ("127.0.0.1", 0)) as network:
                 with suppress(NetworkError):
                     await network.connect(*addresses)
                     for _ in range(MAX_GREETINGS):

@@ -165,7 +165,7 @@ class Attacker:
 
 
 async def _opened(task_status: trio.TaskStatus[Libp2pNetwork]) -> None:
-    async with open_network(os.urandom(32), None) as network:
+    async with open_network(os.urandom(32), ("127.0.0.1", 0)) as network:
         task_status.started(network)
         await _drop(network)
 
@@ -180,7 +180,7 @@ async def reservations(attacker: Attacker) -> None:
     limit = trio.CapacityLimiter(400)
 
     async def one() -> None:
-        async with limit, open_network(os.urandom(32), None) as network:
+        async with limit, open_network(os.urandom(32), ("127.0.0.1", 0)) as network:
             with suppress(*BROKEN):
                 await network.connect(attacker.relay)
                 attacker.said["identities"] += 1
@@ -266,7 +266,10 @@ async def one_target(attacker: Attacker, askers: int) -> None:
 async def break_off(attacker: Attacker) -> None:
     """Flood the victim through circuits, and break off in the midst of it, again and again."""
     while True:
-        async with open_network(os.urandom(32), None) as network, trio.open_nursery() as filling:
+        async with (
+            open_network(os.urandom(32), ("127.0.0.1", 0)) as network,
+            trio.open_nursery() as filling,
+        ):
             with suppress(*BROKEN):
                 await network.connect(attacker.relay)
                 attacker.said["identities"] += 1
@@ -409,7 +412,7 @@ async def _honest(host: str, relay: str) -> None:
 
     async def newcomers(address: str) -> None:
         while True:
-            async with open_network(os.urandom(32), None) as network:
+            async with open_network(os.urandom(32), ("127.0.0.1", 0)) as network:
                 try:
                     with trio.fail_after(NEWCOMER_WAITS_S):
                         await network.connect(address)

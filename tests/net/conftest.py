@@ -9,10 +9,11 @@ import trio
 
 from client.net.addresses import parse_destination
 from client.net.connection_limiter import HostLimits
-from client.net.handshake import Authenticated, handshake, make_identity
+from client.net.handshake import handshake, make_identity
 from client.net.host import Connection, Handler, Host, open_host
 from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.pacing import Rates
+from client.net.secure import SecureChannel
 from client.net.tcp import TcpStream
 from tests.support.loopback import Dial, Hosts, Intrude, Networks
 
@@ -27,8 +28,8 @@ def networks() -> Networks:
     async def make(
         seed: bytes | None = None,
         port: int = 0,
-        limits: HostLimits | None = None,
-        rates: Rates = Rates(),  # noqa: B008  (frozen)
+        limits: HostLimits = HostLimits(),  # noqa: B008  (frozen)
+        rates: Rates = Rates(),  # noqa: B008
     ) -> AsyncIterator[Libp2pNetwork]:
         with trio.fail_after(DEADLINE_S):
             where = "127.0.0.1", port
@@ -47,7 +48,9 @@ def hosts() -> Hosts:
 
     @asynccontextmanager
     async def make(
-        handler: Handler = idle, limits: HostLimits | None = None, seed: bytes | None = None
+        handler: Handler = idle,
+        limits: HostLimits = HostLimits(),  # noqa: B008  (frozen)
+        seed: bytes | None = None,
     ) -> AsyncIterator[Host]:
         with trio.fail_after(DEADLINE_S):
             where = "127.0.0.1", 0
@@ -78,7 +81,7 @@ def intrude() -> Intrude:
     """A peer with a valid identity that then sends whatever the test wants."""
 
     @asynccontextmanager
-    async def make(address: str) -> AsyncIterator[Authenticated]:
+    async def make(address: str) -> AsyncIterator[SecureChannel]:
         async with dial_raw(address) as stream:
             identity = make_identity(os.urandom(32))
             yield await handshake(TcpStream(stream), identity, parse_destination(address).peer)

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from client.net import calling
+from client.net import calling, libp2p_network
 from client.net.addresses import Destination, parse_destination
 from client.net.calling import (
     BUDGET_BURST,
@@ -230,7 +230,8 @@ async def test_whom_the_invite_names_in_public_is_dialled_at_least_once_a_minute
         called.extend(trio.current_time() for one in targets if may_call(one))
         raise DialError("connection refused")
 
-    async with open_network(os.urandom(32), ("127.0.0.1", 0), rng=Random(1)) as a:
+    monkeypatch.setattr(libp2p_network, "random", Random(1))
+    async with open_network(os.urandom(32), ("127.0.0.1", 0)) as a:
         monkeypatch.setattr(a._host, "connect", refuse)
         peer = make_identity(os.urandom(32)).peer
         invite = f"/ip4/{FAR}/tcp/4001/p2p/{peer}"

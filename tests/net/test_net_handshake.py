@@ -6,13 +6,13 @@ import trio.testing
 
 from client.net.errors import HandshakeFailed, NotAnswered
 from client.net.handshake import (
-    Authenticated,
     accept_protocol,
     handshake,
     make_identity,
     request_protocol,
 )
 from client.net.libp2p_patches import GuardedStream
+from client.net.secure import SecureChannel
 from client.net.transport import ByteStream
 
 HELLO, ASKED = b"\x13/multistream/1.0.0\n", b"\x04/xy\n"
@@ -93,7 +93,7 @@ ALICE, BOB, CAROL = (make_identity(bytes([n]) * 32) for n in range(3))
 
 async def test_two_peers_prove_who_they_are_and_what_came_early_is_kept() -> None:
     ends = [Pipe(end) for end in trio.testing.memory_stream_pair()]
-    found = list[Authenticated]()
+    found = list[SecureChannel]()
 
     async def answer() -> None:
         found.append(await handshake(ends[1], BOB, None))
@@ -105,8 +105,8 @@ async def test_two_peers_prove_who_they_are_and_what_came_early_is_kept() -> Non
             made = await handshake(ends[0], ALICE, BOB.peer, lambda: claimed.append(1))
         assert (made.peer, found[0].peer) == (BOB.peer, ALICE.peer)
         assert claimed == [1], "before it learns who called"
-        await made.channel.send([b"hello"])
-        assert b"".join(await found[0].channel.receive()) == b"hello"
+        await made.send([b"hello"])
+        assert b"".join(await found[0].receive()) == b"hello"
 
 
 async def test_a_dialler_that_expects_another_peer_does_not_say_who_it_is() -> None:

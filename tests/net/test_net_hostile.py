@@ -29,7 +29,7 @@ from tests.support.loopback import Intrude, Networks
 async def hostile_lane(intrude: Intrude, address: str, name: str):  # type: ignore[no-untyped-def]
     """An authenticated attacker with one lane open: yields (peer id, write)."""
     async with intrude(address) as proved, trio.open_nursery() as nursery:
-        session = YamuxSession(proved.channel, dialler=True)
+        session = YamuxSession(proved, dialler=True)
 
         async def run() -> None:
             with contextlib.suppress(Exception):

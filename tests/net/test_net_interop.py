@@ -148,7 +148,7 @@ async def test_we_dial_and_every_byte_comes_back_after_our_half_is_closed(
         nursery.start_soon(send)
         assert await rest(stream) == payload
         assert (await js.said("echoed")) == {"echoed": SIZE}
-        assert connection.violation is None
+        assert connection.session.violation is None
 
 
 async def test_a_ping_comes_back_and_the_round_trip_is_measured(hosts: Hosts, js: JsPeer) -> None:

@@ -219,6 +219,6 @@ async def test_little_waits_in_the_kernel_where_nothing_overtakes_it(
             nursery.cancel_scope.cancel()
 
     async with hosts(flood) as host, intrude(host.addresses[0]) as reader:  # which does not read
-        await reader.channel.send([HEADER.pack(0, WINDOW_UPDATE, SYN, 1, most)])
+        await reader.send([HEADER.pack(0, WINDOW_UPDATE, SYN, 1, most)])
         await done.wait()
     assert max(seen) <= 2 * UNSENT_BYTES

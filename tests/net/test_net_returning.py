@@ -1,19 +1,14 @@
 """Peers that lose their link, come back, or cross each other's dials: both ends tell the same."""
 
 import os
-from contextlib import AsyncExitStack
 
 import pytest
 import trio
 
-from client.config import Settings
 from client.net import carrier, libp2p_network
-from client.net.errors import PortInUse
 from client.net.handshake import make_identity
 from client.net.libp2p_network import Libp2pNetwork
 from client.net.network import Inbound, NetEvent, PeerDown, PeerUp
-from client.node.node import listening
-from protocol.address import parse_address
 from protocol.wire.messages import Goodbye
 from tests.support.arrivals import backward, is_up, say, until
 from tests.support.loopback import Networks
@@ -58,24 +53,6 @@ async def test_losses_that_only_one_side_noticed_are_told_to_both_however_full_t
             await greet(a, b)
             await b._deliver(before, Goodbye("late"), b"")
             assert not len(b.events), "its end was told"
-
-
-async def test_a_volunteer_listens_where_it_did_before_if_it_can() -> None:
-    """All members were shut down: each knows where the others were, and nobody else."""
-    anywhere = Settings(listen_host="127.0.0.1")
-    with trio.fail_after(30):
-        async with AsyncExitStack() as stack:
-            port = _port(await listening(stack, anywhere, SMALLER, 0))
-        async with AsyncExitStack() as stack:
-            assert _port(await listening(stack, anywhere, SMALLER, port)) == port
-            assert _port(await listening(stack, anywhere, LARGER, port)) != port, "it is taken"
-            chosen = Settings(listen_host="127.0.0.1", listen_port=port)
-            with pytest.raises(PortInUse):
-                await listening(stack, chosen, LARGER, 0)
-
-
-def _port(network: Libp2pNetwork) -> int:
-    return parse_address(network.addresses[0]).port
 
 
 @pytest.mark.parametrize("slow", ["neither", "first", "second"])

@@ -23,6 +23,7 @@ from client.net.secure import (
 )
 from client.net.tcp import MAX_LOW_WATER_BYTES, SEND_BUFFER_BYTES, TcpStream
 from protocol.errors import RemoteProtocolError
+from protocol.ids import PeerId
 
 KEY = b"k" * 32
 SIZES = (1, 0, 100, MAX_PLAINTEXT_BYTES, 2, MAX_PLAINTEXT_BYTES, MAX_PLAINTEXT_BYTES - 1, 30_000)
@@ -42,7 +43,7 @@ async def line() -> AsyncIterator[tuple[trio.SocketStream, SecureChannel]]:
     bare = await trio.open_tcp_stream(*listener.socket.getsockname())
     async with listener, bare, await listener.accept() as accepted:
         with trio.fail_after(30):
-            yield bare, SecureChannel(TcpStream(accepted), cipher(), cipher())
+            yield bare, SecureChannel(TcpStream(accepted), cipher(), cipher(), PeerId("b"))
 
 
 async def received(channel: SecureChannel, count: int) -> list[bytes]:

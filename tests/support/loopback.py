@@ -6,14 +6,14 @@ from contextlib import AbstractAsyncContextManager
 import trio
 
 from client.net.addresses import parse_destination
-from client.net.handshake import Authenticated
 from client.net.host import Connection, Host
 from client.net.libp2p_network import Libp2pNetwork
+from client.net.secure import SecureChannel
 
 Networks = Callable[..., AbstractAsyncContextManager[Libp2pNetwork]]
 Hosts = Callable[..., AbstractAsyncContextManager[Host]]
 Dial = Callable[[str], AbstractAsyncContextManager[trio.SocketStream]]
-Intrude = Callable[[str], AbstractAsyncContextManager[Authenticated]]
+Intrude = Callable[[str], AbstractAsyncContextManager[SecureChannel]]
 
 
 async def dialled(host: Host, address: str) -> Connection:

@@ -149,7 +149,7 @@ class ReachingSwarm:
         """Whether a host without a link reaches a peer at an address."""
 
         async def dial() -> bool:
-            async with open_network(os.urandom(32), None) as network:
+            async with open_network(os.urandom(32), ("127.0.0.1", 0)) as network:
                 with trio.move_on_after(4):
                     return await network.connect(f"{address}/p2p/{peer}") == peer
             return False

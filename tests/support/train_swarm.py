@@ -4,7 +4,7 @@ The matching is a script here: a test says who is assigned what, as the matching
 """
 
 import shutil
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoic
 from client.compute.process import Worker
 from client.config import Settings
 from client.control.snapshot import Snapshot
-from client.events import Entry, Event, EventLog, StepCommitted
+from client.events import Entry, Event, StepCommitted
 from client.lab.founding import trusting
 from client.lab.reference import train_reference, training_plan
 from client.net.network import Inbound, NetEvent
@@ -118,6 +118,11 @@ class Volunteer:
     @property
     def lineage(self) -> Lineage:
         return self.engine.history.lineage
+
+    @property
+    def refused(self) -> Counter[str]:
+        """What it holds against others, by reason."""
+        return Counter(self.engine.network.statistics().refused)
 
     def shown(self, *, stopping: bool = False) -> Snapshot:
         """What its owner sees."""
@@ -220,7 +225,7 @@ class TestSwarm:
             self.hub.join(signer.peer),
             signer,
             self.file,
-            EventSink(EventLog(), _note_losses(losses)),
+            EventSink(_note_losses(losses)),
             self._nursery,
             home_folders(home),
             CheckpointFolder(disk),
@@ -285,9 +290,8 @@ class TestSwarm:
         await self.until(lambda: all(map(self._is_done, self.volunteers)))
 
     def _is_done(self, volunteer: Volunteer) -> bool:
-        drivers = volunteer.held_stages.drivers()
-        complete = min(volunteer.held_stages.newest) >= self.manifest.steps
-        return complete and all(driver.seat.finished for driver in drivers)
+        drivers, history = volunteer.held_stages.drivers(), volunteer.engine.history
+        return history.machine.known.is_over() and all(one.seat.finished for one in drivers)
 
     def assert_exact(self) -> None:
         """I1, I2, I5, and the losses of one process."""

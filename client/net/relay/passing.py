@@ -59,16 +59,13 @@ class PassingOn:
         links: the links of this network.
         nursery: ends with the network.
         pacing: of all that we send.
-        limits: bounds.
     """
 
-    def __init__(
-        self, links: Links, nursery: trio.Nursery, pacing: Pacing, limits: RelayLimits | None = None
-    ) -> None:
+    def __init__(self, links: Links, nursery: trio.Nursery, pacing: Pacing) -> None:
         self._links, self._nursery = links, nursery
         self._pace = pacing.upload.lanes["background"]
         self._lent = 0.0
-        self.machine = RelayServer(links.peer_id, limits or RelayLimits())
+        self.machine = RelayServer(links.peer_id, RelayLimits())
         self._shares = Shares(0, trio.current_time())
         self._room = Room()
         self._requests: dict[int, _Request] = {}

@@ -19,7 +19,6 @@ from client.net.relay.circuit import CircuitStream
 from client.net.relay.exchange import Links, answered, send_last, send_message
 from client.net.transport import ByteStream, closing
 from client.net.yamux import YamuxStream
-from protocol.address import Address
 from protocol.hosts import number_of, prefix_of
 from protocol.ids import PeerId
 from protocol.pace import TICK_S
@@ -61,15 +60,16 @@ class Reaching:
     def update(self, relays: Mapping[PeerId, Sequence[str]], *, needed: bool) -> None:
         """Set the members that relay with their addresses, and whether we need any."""
         found = {peer: _dialled_directly(texts) for peer, texts in relays.items()}
-        self._candidates = {peer: at for peer, at in found.items() if at and peer != self._me}
+        me = self._links.peer_id
+        self._candidates = {peer: at for peer, at in found.items() if at and peer != me}
         prefixes = {peer: _prefix_of(at[0]) for peer, at in self._candidates.items()}
         self._perform(self.machine.update(prefixes, needed, trio.current_time()))
 
     @property
     def addresses(self) -> list[str]:
         """The addresses at which we are reached through relays."""
-        at = [self._reserved[relay][1] for relay in self.machine.relays]
-        return [str(replace(one, peer=self._me, relay=one.peer)) for one in at]
+        at, me = [self._reserved[relay][1] for relay in self.machine.relays], self._links.peer_id
+        return [str(replace(one, peer=me, relay=one.peer)) for one in at]
 
     def renew(self) -> None:
         """This machine's network has changed: relays may be of use that were of none."""
@@ -86,14 +86,14 @@ class Reaching:
         self._links.serve_circuit(circuit, relay, PeerId(message.asker))
 
     @asynccontextmanager
-    async def dial(self, address: Address) -> AsyncIterator[ByteStream]:
+    async def dial(self, address: Destination) -> AsyncIterator[ByteStream]:
         """Ask the relay for a circuit, once linked with it; it ends with the block.
 
         Raises:
             DialError: it gives none, in words with the address.
         """
         connection = await self._relay_of(address)
-        found = await answered(self._links, connection, Connect(PeerId(str(address.peer))))
+        found = await answered(self._links, connection, Connect(address.peer))
         if found is None:
             raise DialError(f"{address}: the relay does not answer")
         stream, answer = found
@@ -104,20 +104,15 @@ class Reaching:
                 raise DialError(f"{address}: {REFUSALS.get(said.code, 'the relay refuses')}")
             yield opened
 
-    async def _relay_of(self, address: Address) -> Connection:
+    async def _relay_of(self, address: Destination) -> Connection:
         """Return the connection with the relay of an address, made if need be."""
-        target = parse_destination(str(address))
-        hop = target.first_hop
+        hop = address.first_hop
         if self._links.direct(hop.peer) is None:
             await self._links.connect(str(hop))
         connection = self._links.direct(hop.peer)
         if connection is None:
             raise DialError(f"{address}: {REFUSALS['over-a-circuit']}")
         return connection
-
-    @property
-    def _me(self) -> PeerId:
-        return self._links.peer_id
 
     async def _reserve(self, relay: PeerId) -> None:
         """Ask a relay for a reservation, and see when it ends."""

@@ -155,7 +155,7 @@ def advert(
     settings: Settings,
     addresses: tuple[str, ...],
     joined: int,
-    line: Line,
+    folder: Path,
     *,
     flops: float = 0.0,
     memory_bytes: int = 0,
@@ -166,11 +166,12 @@ def advert(
 
     Args:
         joined: Unix seconds at which we entered the swarm.
+        folder: with what earlier sessions measured of our line.
         flops: of the device, of which the owner may lend a share.
         memory_bytes: for stages.
         seats: stages that fit in it.
     """
-    upload, download = line_rates(line, settings)
+    upload, download = line_rates(kept_line(folder), settings)
     return Advert(
         addresses=addresses[:MAX_ADDRESSES],
         flops=settings.compute_share / 100 * flops,

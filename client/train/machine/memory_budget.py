@@ -36,7 +36,7 @@ class MemoryBudget:
         self._manifest, self._usable_bytes = manifest, usable_bytes
         self._devices, self._drains = devices, drains
         self._taken: dict[int, Fit] = {}
-        self._changed = trio.Event()
+        self._changed = trio.lowlevel.ParkingLot()
 
     @property
     def free_bytes(self) -> int:
@@ -55,7 +55,7 @@ class MemoryBudget:
             except UserError:
                 if not self._drains():
                     raise
-                await self._changed.wait()
+                await self._changed.park()
             else:
                 return fit
 
@@ -76,8 +76,7 @@ class MemoryBudget:
 
     def look(self) -> None:
         """Have the stages that wait look again: one that was to be closed may stay after all."""
-        self._changed.set()
-        self._changed = trio.Event()
+        self._changed.unpark_all()
 
     def _fit(self, stage: int) -> Fit:
         if len(self._taken) >= MOST_STAGES:

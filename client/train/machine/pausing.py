@@ -40,7 +40,7 @@ class Pauses:
         self._own = self._file.peek()
         self._holds: dict[str, tuple[PauseView, Callable[[], bool]]] = {}
         """By cause; whether it is over by itself."""
-        self._changed = trio.Event()
+        self._changed = trio.lowlevel.ParkingLot()
         self._end_if_due()
 
     @property
@@ -86,23 +86,23 @@ class Pauses:
         if before is None or before.reason != reason:
             self._say(f"paused: {reason}")
         if before is None:
-            self._tell()
+            self._changed.unpark_all()
 
     def release(self, cause: str) -> None:
         """The cause no longer applies."""
         if self._holds.pop(cause, None) is not None:
             self._say("resumed" if self.now is None else "one reason to pause has ended")
-            self._tell()
+            self._changed.unpark_all()
 
     async def wait_paused(self) -> None:
         """Wait until no stage may be held."""
         while self.now is None:
-            await self._changed.wait()
+            await self._changed.park()
 
     async def wait_clear(self) -> None:
         """Wait until stages may be held."""
         while self.now is not None:
-            await self._changed.wait()
+            await self._changed.park()
 
     async def run(self) -> None:
         """End pauses when their time or their cause is over, until cancelled."""
@@ -130,11 +130,7 @@ class Pauses:
                 f"make room, or make {self._folder} writable"
             )
             self._explain(Explain("swarm", words, "error"))
-        self._tell()
-
-    def _tell(self) -> None:
-        self._changed.set()
-        self._changed = trio.Event()
+        self._changed.unpark_all()
 
     def _say(self, words: str) -> None:
         self._explain(Explain("swarm", words))

@@ -18,7 +18,7 @@ from client.train.messaging.admission import Vouching
 from client.train.messaging.newer import NewerPrograms
 from client.train.ports import Ports
 from protocol.effects import Explain, Penalise
-from protocol.ids import PeerId, SwarmId, short
+from protocol.ids import PeerId, short
 from protocol.invite import SwarmFile
 from protocol.limits import MAX_REASON_CHARS
 from protocol.reachability.machine import Place
@@ -50,7 +50,6 @@ class Handshake:
     """Where we see a peer; None: where no other network does."""
     clock: Callable[[], float] = time.time
     """This machine's clock, Unix seconds."""
-    swarm: SwarmId = field(init=False)
     newer: NewerPrograms = field(default_factory=lambda: NewerPrograms(CLIENT, PROTOCOL))
     _told: set[PeerId] = field(default_factory=set)
     """Who has the manifest: it is much longer than the question."""
@@ -59,9 +58,6 @@ class Handshake:
     early: dict[PeerId, Hello] = field(default_factory=dict)
     """What peers said that are not greeted yet. Who was admitted is told more, and a peer that has
     not heard our Hello would wait for it behind that."""
-
-    def __post_init__(self) -> None:
-        self.swarm = self.file.swarm
 
     def greet(self, peer: PeerId) -> None:
         """A link is up: send our Hello."""
@@ -72,7 +68,7 @@ class Handshake:
         proof = b""
         if self.vouching is not None and self.greets(peer):
             proof = self.vouching.proof(peer)
-        return Hello(PROTOCOL, self.swarm, CLIENT, proof, self.clock(), self.sees(peer))
+        return Hello(PROTOCOL, self.file.swarm, CLIENT, proof, self.clock(), self.sees(peer))
 
     def gone(self, peer: PeerId) -> None:
         """A link is down."""
@@ -98,7 +94,7 @@ class Handshake:
             self.early[peer] = message
             return False
         admitted = self._admit(peer, message)
-        if message.swarm == self.swarm and self.newer.heard(peer, message):
+        if message.swarm == self.file.swarm and self.newer.heard(peer, message):
             words = f"{self.newer.words}; to update this one: {HOW_TO_UPDATE}"
             self.ports.perform(Explain("membership", words))
         return admitted
@@ -120,7 +116,7 @@ class Handshake:
     def _refusal(self, peer: PeerId, hello: Hello) -> str:
         if hello.protocol != PROTOCOL:
             return f"this swarm speaks protocol {PROTOCOL}, you speak {hello.protocol}"
-        if hello.swarm != self.swarm:
+        if hello.swarm != self.file.swarm:
             return "this is another swarm"
         if peer in self.verdicts:
             return "you are expelled for the rest of the run"

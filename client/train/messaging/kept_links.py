@@ -25,21 +25,22 @@ class KeptLinks:
 
     def __init__(self, named: Iterable[Address] = ()) -> None:
         self._named = by_peer(named)
-        self._met: dict[PeerId, list[Address]] = {}
+        self.met: dict[PeerId, list[Address]] = {}
+        """Addresses in reach of the members that answered lately."""
 
     def meet(self, addresses: Iterable[Address]) -> None:
         """Remember members that answered, the best first; of too many those not met for longest are
         dropped, and then the last."""
         met = by_peer(addresses)
-        older = {peer: found for peer, found in self._met.items() if peer not in met}
-        self._met = dict(islice(chain(met.items(), older.items()), MAX_MET))
+        older = {peer: found for peer, found in self.met.items() if peer not in met}
+        self.met = dict(islice(chain(met.items(), older.items()), MAX_MET))
 
     def wanted(self, roster: Roster) -> Mapping[PeerId, Sequence[str]]:
         """Return the peers to be linked with and their addresses."""
         wanted: dict[PeerId, Sequence[str]] = {}
-        for peer in self._named | self._met:
+        for peer in self._named | self.met:
             if not roster.addresses(peer):
-                known = (*self._met.get(peer, ()), *self._named.get(peer, ()))
+                known = (*self.met.get(peer, ()), *self._named.get(peer, ()))
                 wanted[peer] = tuple(dict.fromkeys(map(str, known)))
         for peer in (*roster.lost(), *roster.neighbours()):
             wanted[peer] = roster.addresses(peer)

@@ -32,8 +32,7 @@ from client.train.transfer.blobs import (
 from client.train.transfer.inventory import stored_states
 from protocol.effects import Explain
 from protocol.ids import PeerId
-from protocol.membership.contacts import Contacts
-from protocol.membership.roster import Roster
+from protocol.membership.membership import Membership
 from protocol.membership.view import RecordChanged
 from protocol.pipeline.effects import Committed
 from protocol.recovery.choice import holders
@@ -65,12 +64,11 @@ class History:
     def __init__(
         self,
         ports: Ports,
-        touch: Contacts,
         folder: CheckpointFolder,
         shelf: Shelf,
         downloads: Downloads,
     ) -> None:
-        self._ports, self.touch, manifest = ports, touch, ports.manifest
+        self._ports, manifest = ports, ports.manifest
         self._stages = manifest.stage_count
         self.folder, self._shelf, self._downloads = folder, shelf, downloads
         self._lineage_file = Persisted(folder.folder / records.LINEAGE, Lineage, ports.warn)
@@ -156,19 +154,20 @@ class History:
         else:
             self._perform(self.machine.receive(record.signer, record.said, self._ports.now()))
 
-    def update(self, roster: Roster, view: SwarmView) -> None:
+    def update(self, membership: Membership, view: SwarmView) -> None:
         """Handle a new view of the swarm; ``view`` is that of our lineage."""
+        roster = membership.roster
         me, seats, saw_training = self._ports.me, self._seats, self.machine.evidence.saw_training
         context = RecoveryContext(
             live=live_members(roster, me),
             versions=self.machine.known.versions(view),
             eras=eras_served(roster, me),
-            quorum=seats.has_quorum,
-            ended=seats.electors_ended,
+            quorum=lambda now: all(one.may_roll_back(now) for one in seats.quorums()),
+            ended=lambda: max((one.ended() for one in seats.quorums()), default=0),
             moved=view.moved(),
             unseen=view.unseen,
             unlinked=roster.unlinked(),
-            is_gone=self.touch.is_gone,
+            is_gone=membership.contacts.is_gone,
             serving=view.replicas(),
             heard=roster.newest_heard,
         )

@@ -72,12 +72,11 @@ class EventSink:
 
     def __init__(
         self,
-        log: EventLog,
         on_event: Callable[[Event], None],
         curve: LossCurve | None = None,
         held_out_curve: LossCurve | None = None,
     ) -> None:
-        self.log, self._on_event = log, on_event
+        self.log, self._on_event = EventLog(), on_event
         self.progress: StepCommitted | None = None
         """The newest step of which this session has heard."""
         self.vouchers = 0

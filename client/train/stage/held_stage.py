@@ -216,13 +216,13 @@ class HeldStageDriver:
             if driver is None:
                 return
             saver = driver.saver
-            await saver.final(lambda: driver.seat.step)
+            await saver.final()
             let_go = self._context.let_go
             while saver.problem and self.at_stake() is not None and not let_go.is_set():
                 self._say_unsaved(saver.problem)
                 with trio.move_on_after(UNSAVED_S):
                     await let_go.wait()
-                await saver.final(lambda: driver.seat.step)
+                await saver.final()
             if saver.problem:
                 self._say_safe(driver.seat.step, saver.problem)
             elif self._copy is not None and saver.saved_version > 0:
@@ -371,7 +371,7 @@ class HeldStageDriver:
             quorum=Quorum(
                 engine.me,
                 self.stage,
-                history.touch,
+                engine.membership.contacts,
                 history.machine.known.has_left,
                 list(map(PeerId, history.lineage.electors)),
             ),
@@ -399,9 +399,10 @@ class HeldStageDriver:
         """Continue draining and saving, if it is time."""
         if self._context.let_go.is_set():
             self.machine.let_go()
-        now, touch = self._context.engine.now(), self._context.history.touch
+        engine = self._context.engine
+        now, contacts = engine.now(), engine.membership.contacts
         complete = self.driver is not None and self.driver.seat.drained
-        drained = complete and touch.all_know(self.machine.since, now)
+        drained = complete and contacts.all_know(self.machine.since, now)
         self._perform(self.machine.look(now, drained=drained))
 
     def _close_seat(self) -> None:

@@ -26,9 +26,9 @@ from client.train.stage.stage_context import Site, StageContext
 from client.train.transfer.state_size import data_bytes
 from client.train.workers.pool import NewWorker
 from protocol.effects import Explain
-from protocol.ids import PeerId
 from protocol.recovery.effects import GivenUp
 from protocol.recovery.stored import Lineage
+from protocol.rounds.quorum import Quorum
 from protocol.view import SwarmView
 from protocol.wire.messages import Message
 from protocol.wire.parts import SeatStatus
@@ -45,8 +45,6 @@ class HeldStages(StageContext):
 
     def __init__(self, engine: Engine, site: Site, new_worker: NewWorker = Worker) -> None:
         super().__init__(engine, site, new_worker)
-        self.newest = [0] * engine.manifest.stage_count
-        """Newest version ever seen served, by stage."""
         self.failure: UserError | None = None
         """Why this volunteer cannot go on at all."""
         self.pause: Callable[[Diverged | NoRoom], object] = lambda why: None
@@ -137,7 +135,6 @@ class HeldStages(StageContext):
     def update_view(self, view: SwarmView) -> None:
         """Take a new view of the swarm."""
         super().update_view(view)
-        self.newest = [max(old, view.committed(s)) for s, old in enumerate(self.newest)]
         for driver in self.drivers():
             driver.update_view(view)
 
@@ -154,22 +151,13 @@ class HeldStages(StageContext):
             self.engine.event_sink.gave_up(given_up)
         else:
             self.engine.event_sink.rolled_back(lineage.version)
-        self.view, self.sees = SwarmView(((),) * len(self.newest)), False
-        self.newest = [lineage.version] * len(self.newest)
+        self.view, self.sees = SwarmView(((),) * self.engine.manifest.stage_count), False
         for held in self._all():
             held.begin_anew()
 
-    def has_quorum(self, now: float) -> bool:
-        """Whether a majority of the electors of each of our seats is within reach."""
-        return all(driver.seat.quorum.may_roll_back(now) for driver in self.drivers())
-
-    def electors_ended(self) -> int:
+    def quorums(self) -> list[Quorum]:
         """See ``StageHolder``."""
-        return max((driver.seat.quorum.ended() for driver in self.drivers()), default=0)
-
-    def aside(self) -> frozenset[PeerId]:
-        """See ``StageHolder``."""
-        return frozenset[PeerId]().union(*(one.seat.quorum.aside for one in self.drivers()))
+        return [driver.seat.quorum for driver in self.drivers()]
 
     def save_now(self) -> None:
         """See ``StageHolder``."""
@@ -234,9 +222,8 @@ class HeldStages(StageContext):
 
     async def _offer_starts(self) -> None:
         """Let others copy what the stages of an imported model begin with, as far as it is here."""
-        for stage, path in enumerate(self.starts):
-            if path.exists():
-                await offer_start(self, stage)
+        for stage in range(len(self.starts)):
+            await offer_start(self, stage)
 
     async def _hold(self, held: HeldStageDriver) -> None:
         failure: UserError | None = None

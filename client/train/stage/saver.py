@@ -6,7 +6,6 @@ written a snapshot is skipped (the newcomer asks again) and a checkpoint is writ
 the worker still holds that version by then.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +18,7 @@ from client.train.transfer.blobs import Filed
 from client.train.transfer.state_size import data_bytes
 from client.train.workers.patience import answered, state_s
 from protocol.effects import Explain
+from protocol.seat.seat import Seat
 
 FINAL_TRIES = 10
 
@@ -28,9 +28,10 @@ class StateSaver:
     ``nursery``."""
 
     def __init__(
-        self, worker: Worker, stage: int, context: StageContext, nursery: trio.Nursery
+        self, worker: Worker, seat: Seat, context: StageContext, nursery: trio.Nursery
     ) -> None:
-        self._worker, self._stage, self._nursery = worker, stage, nursery
+        self._worker, self._seat, self._nursery = worker, seat, nursery
+        self._stage = seat.place.stage
         self._checkpoints = context.checkpoints
         self._snapshots, self._shelf = context.snapshots, context.engine.shelf
         self._ports, self._history = context.engine, context.history
@@ -57,7 +58,7 @@ class StateSaver:
         self.problem = ""
         self._save(version, self._checkpoints.path(self._stage, version), durable=True)
 
-    async def final(self, version: Callable[[], int]) -> None:
+    async def final(self) -> None:
         """Write a last checkpoint and wait until it is on disk.
 
         Training goes on meanwhile: the worker may have moved on when it gets to the save, so the
@@ -65,7 +66,7 @@ class StateSaver:
         """
         for _ in range(FINAL_TRIES):
             await self.settled()
-            wanted = version()
+            wanted = self._seat.step
             if self.saved_version < wanted:
                 self.checkpoint(wanted)
                 await self.settled()

@@ -111,7 +111,7 @@ class SeatDriver:
         self._payloads = BoundaryStore(
             BOUNDARY_MEMORY_BYTES, transit_disk_bytes(manifest), around.snapshots
         )
-        self.saver = StateSaver(worker, seat.place.stage, around, nursery)
+        self.saver = StateSaver(worker, seat, around, nursery)
         batch, context = manifest.sequences_per_microbatch, manifest.model.context
         self._vocab, data = manifest.model.vocab, manifest.data
         self._masked = data.masked

@@ -52,11 +52,6 @@ class DataMissing(UserError):
     """No member has the data that stage 0 needs; the volunteer can hold other stages."""
 
 
-def _offloads(stage: int, fit: Fit) -> str:
-    size = f"{fit.offloaded_bytes / 2**20:.0f} MiB"
-    return f"stage {stage} keeps {size} of moments and gradient sums in the GPU's host"
-
-
 async def offer_data(context: StageContext) -> None:
     """Let others copy the leaves of the training data that are here, and their tokenizer."""
     context.engine.shelf.leaves = context.leaves
@@ -67,9 +62,7 @@ async def offer_data(context: StageContext) -> None:
 
 
 async def offer_start(context: StageContext, stage: int) -> None:
-    """Let others copy what a stage begins with, if it is here."""
-    if not context.starts:
-        return
+    """Let others copy what a stage of an imported model begins with, if it is here."""
     path = context.starts[stage]
     with suppress(OSError):
         context.engine.shelf.put(await trio.to_thread.run_sync(filed, path), path, temporary=False)
@@ -147,7 +140,9 @@ class StageAcquisition:
         self._waits(Phase.OPENING)
         request = open_stage_request(context, self.stage, fit, corpus)
         if fit.offloaded_bytes:
-            self._engine.perform(Explain("pipeline", _offloads(self.stage, fit)))
+            what = f"{fit.offloaded_bytes / 2**20:.0f} MiB of moments and gradient sums"
+            words = f"stage {self.stage} keeps {what} in the GPU's host"
+            self._engine.perform(Explain("pipeline", words))
         opened = await self._ask(request)
         if opened.compiled:
             words = f"stage {self.stage}: {opened.compiled}"
@@ -360,8 +355,7 @@ class StageAcquisition:
         will ask us for it."""
         self._waits(Phase.DATA)
         context, leaves = self._context, self._context.leaves
-        await leaves.open()
-        if not leaves.whole:
+        if await leaves.open():  # not all of them
             brought, here = self._engine.manifest.data.tokenizer, leaves.has_tokenizer()
             if leaves.empty or not here:
                 donors = await self._data_donors()

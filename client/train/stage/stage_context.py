@@ -63,7 +63,7 @@ class StageContext(StageHolder):
         sources = [path for path in (site.data_path, texts.origin(manifest.data.digest)) if path]
         self.leaves = LeafSupply(engine, texts, sources, settings.data_cache_bytes)
         """Supplies the training data leaf by leaf."""
-        engine.downloads.add(self.leaves)
+        engine.downloads.takers.append(self.leaves)
         self.capacity = Capacity("", 0, {}, 0)
         """Measured before a stage is assigned."""
         self.workers = WorkerPool(new_worker)

@@ -48,7 +48,6 @@ class Reach:
         self._mapped: dict[str, Mapped] = {}  # by kind of host
         self.moved: Callable[[], None] = lambda: None
         """Called when the addresses to advertise may have changed."""
-        self._hosts: list[str] = []
         self._told: dict[Place, Verdict] = {}
 
     # --- messages -----------------------------------------------------------------------------
@@ -132,8 +131,7 @@ class Reach:
         self.moved()
 
     def _look(self) -> None:
-        self._hosts = self._own_hosts()
-        self.machine.listens(self._hosts, self._ports(), self._engine.now())
+        self.machine.listens(self._own_hosts(), self._ports(), self._engine.now())
         self.machine.give(self._given(), self._engine.now())
         self._go_on()
 
@@ -186,7 +184,8 @@ class Reach:
                 "the provider shares one IPv4 address among customers: no forward helps; ask it "
                 "for an address of your own, or for IPv6"
             )
-        own = [host for host in self._hosts if not is_global(host) and kind_of(host) == "ip4"]
+        here = self._own_hosts()
+        own = [host for host in here if not is_global(host) and kind_of(host) == "ip4"]
         if not own:
             port = next(iter(ports.values()), 0)
             return f"open TCP port {port} in the firewall of this machine and of its router"

@@ -240,13 +240,12 @@ class Download:
         self._failure: OSError | None = None
         self._changed = trio.Event()
 
-    async def run(self, idle_s: float, begins_s: float | None = None) -> Filed:
+    async def run(self, idle_s: float, begins_s: float) -> Filed:
         """Fetch everything, however slow the line is, and return what the complete file has.
 
         Args:
             idle_s: seconds without a chunk after which it is given up.
-            begins_s: it is not given up earlier, for donors may still be writing it; None: as soon
-                as later.
+            begins_s: it is not given up earlier, for donors may still be writing it.
 
         Raises:
             DiskFailed: the disk is full or cannot be written.
@@ -260,7 +259,7 @@ class Download:
             if self._resumable:
                 held = await trio.to_thread.run_sync(_digests, self._file, len(self._header))
                 self._fetch.resume(held)
-            await self._fetch_all(idle_s, idle_s if begins_s is None else begins_s)
+            await self._fetch_all(idle_s, begins_s)
             write_at(self._file, self._header, 0)
             # a longer blob may have been begun before this one
             os.ftruncate(self._file, len(self._header) + self._blob.size_bytes)
@@ -368,20 +367,16 @@ class Downloads:
 
     def __init__(self, ports: Ports) -> None:
         self.ports = ports
-        self._takers: list[Download | LeafSupply] = []
-
-    def add(self, taker: LeafSupply) -> None:
-        """Hand it what concerns it from now on."""
-        self._takers.append(taker)
+        self.takers: list[Download | LeafSupply] = []
 
     def receive(self, sender: PeerId, message: Chunk, payload: bytes = b"") -> None:
         """Take what a member sends of a blob."""
-        for taker in [taker for taker in self._takers if taker.root == message.root]:
+        for taker in [taker for taker in self.takers if taker.root == message.root]:
             taker.receive(sender, message, payload)
 
     def lost(self, peer: PeerId) -> None:
         """A member is gone: nobody must wait for it."""
-        for taker in list(self._takers):
+        for taker in list(self.takers):
             taker.lost(peer)
 
     def state(self, stage: int, version: int, state_hash: bytes) -> Blob:
@@ -394,7 +389,7 @@ class Downloads:
         donors: Sequence[PeerId],
         path: Path,
         *,
-        begins_s: float | None = None,
+        begins_s: float,
         window: int = WINDOW,
         resumable: bool = False,
     ) -> Filed:
@@ -408,11 +403,11 @@ class Downloads:
         download = Download(
             self.ports, blob, donors, path, window, header=header, resumable=resumable
         )
-        self._takers.append(download)
+        self.takers.append(download)
         try:
             return await download.run(IDLE_S, begins_s)
         finally:
-            self._takers.remove(download)
+            self.takers.remove(download)
 
     def _header(self, state: Blob) -> bytes:
         """Return what a checkpoint has before its data."""

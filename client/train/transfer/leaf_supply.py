@@ -84,7 +84,8 @@ class LeafSupply:
         self.root = bytes.fromhex(self._data.digest)
         """What proves the leaves."""
         self._fetch = LeafFetch(self.root)
-        self._offers: set[PeerId] = set()
+        self.offering: set[PeerId] = set()
+        """The members that offer data."""
         self._ask_at, self._told = math.inf, False
         self._supplied = False
         """Stage 0 fetches data as it needs them."""
@@ -99,7 +100,7 @@ class LeafSupply:
         self._needed: Counter[int] = Counter()
         """Microbatches that tasks wait for or read, and how many do: their leaves stay."""
         self._rests_until = float("-inf")
-        self._changed, self._arrived = trio.Event(), trio.Event()
+        self._changed, self._arrived = trio.Event(), trio.lowlevel.ParkingLot()
 
     # --- what is here -----------------------------------------------------------------------
 
@@ -113,7 +114,7 @@ class LeafSupply:
             return ""
         problem = await trio.to_thread.run_sync(self._find)
         if not problem:
-            self._offers.clear()
+            self.offering.clear()
             self._ask_at, self._told = math.inf, False
             self._supplied = self.starved = False
         elif self._cache is None:
@@ -122,11 +123,6 @@ class LeafSupply:
             self._ask_all()
         self._ports.ability_changed()
         return problem
-
-    @property
-    def whole(self) -> bool:
-        """Whether all of it is here."""
-        return self._whole is not None
 
     @property
     def empty(self) -> bool:
@@ -198,20 +194,15 @@ class LeafSupply:
         missing = self.starved or (self._told and not self._supplied)
         return _words(self._data) if missing else ""
 
-    @property
-    def offering(self) -> frozenset[PeerId]:
-        """The members that offer data."""
-        return frozenset(self._offers)
-
     def unable(self) -> dict[Stage, str]:
         """Return the stage that cannot be taken without the data, with the reason."""
-        if not self._missing_here or self._supplied or self._offers:
+        if not self._missing_here or self._supplied or self.offering:
             return {}
         return {Stage(0): self.problem or "asking members for the training data"}
 
     def linked(self, peer: PeerId) -> None:
         """A member has come."""
-        if self._missing_here and len(self._offers) < MOST_DONORS:
+        if self._missing_here and len(self.offering) < MOST_DONORS:
             self._ports.send(peer, ChunkRequest(self.root, None))
 
     def _ask_all(self) -> None:
@@ -229,7 +220,7 @@ class LeafSupply:
             self._ports.ability_changed()
 
     def _offered(self, peer: PeerId) -> None:
-        self._offers.add(peer)
+        self.offering.add(peer)
         self._ask_at = math.inf
         if self._told:
             self._told = False
@@ -239,9 +230,9 @@ class LeafSupply:
 
     def _withdrawn(self, peer: PeerId) -> None:
         """A member is gone, or gives nothing although it has offered data."""
-        if peer in self._offers:
-            self._offers.discard(peer)
-            if not self._offers:
+        if peer in self.offering:
+            self.offering.discard(peer)
+            if not self.offering:
                 self._ask_at = self._ports.now() + ASK_AGAIN_S
             self._ports.ability_changed()
 
@@ -293,7 +284,7 @@ class LeafSupply:
         while not (self.here(microbatch) or over()):
             self._changed.set()
             with trio.move_on_after(TICK_S):
-                await self._arrived.wait()
+                await self._arrived.park()
 
     def begin(self, microbatch: int) -> None:
         """A task needs a microbatch's samples from now on."""
@@ -343,7 +334,7 @@ class LeafSupply:
             cache.note(leaf, await trio.to_thread.run_sync(cache.load, leaf))
         if unread:
             self._changed.set()
-            self._announce()
+            self._arrived.unpark_all()
 
     def receive(self, peer: PeerId, message: Chunk, payload: bytes) -> None:
         """Take what a member sends."""
@@ -356,7 +347,7 @@ class LeafSupply:
         elif not payload:
             self._withdrawn(peer)
             self._perform(self._fetch.refused(peer, now))
-        elif self._missing_here and peer not in self._offers:
+        elif self._missing_here and peer not in self.offering:
             self._offered(peer)
         self._changed.set()
 
@@ -379,7 +370,7 @@ class LeafSupply:
         self._ask_again(now)
         self._plan_further()
         awaited, ahead = self._missing(cache) if now >= self._rests_until else ([], [])
-        self._perform(self._fetch.offer(self._offers, now))
+        self._perform(self._fetch.offer(self.offering, now))
         self._perform(self._fetch.want(awaited, ahead, now))
         self._perform(self._fetch.tick(now))
         self._note_supply(fetching=bool(self._plan), starved=self._fetch.starved(now))
@@ -431,12 +422,7 @@ class LeafSupply:
             )
             self._ports.perform(Explain("transfer", words, "warning"))
             return
-        self._announce()
-
-    def _announce(self) -> None:
-        """There are leaves that tasks may wait for."""
-        self._arrived.set()
-        self._arrived = trio.Event()
+        self._arrived.unpark_all()
 
 
 def _words(data: DataSpec) -> str:

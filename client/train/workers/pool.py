@@ -23,7 +23,7 @@ class WorkerPool:
         self._nursery: trio.Nursery | None = None
         self.idle: Worker | None = None
         """The worker that nobody has borrowed."""
-        self._came = trio.Event()
+        self._came = trio.lowlevel.ParkingLot()
 
     async def run(self) -> None:
         """Run workers until cancelled; the first one starts at once.
@@ -48,7 +48,7 @@ class WorkerPool:
     async def wait_idle(self) -> Worker:
         """Wait for the idle worker, to ask it something without borrowing it."""
         while self.idle is None:
-            await self._came.wait()
+            await self._came.park()
         return self.idle
 
     async def renew_idle(self) -> None:
@@ -78,8 +78,7 @@ class WorkerPool:
 
     def _start_idle(self) -> None:
         self.idle = self._start()
-        self._came.set()
-        self._came = trio.Event()
+        self._came.unpark_all()
 
     def _start(self) -> Worker:
         if self._nursery is None:

@@ -33,7 +33,7 @@ async def hold_silently(stranger: Stranger, count: int, rate_per_s: float) -> No
     async def hold(number: int) -> None:
         address = stranger.addresses[number % len(stranger.addresses)]
         async with proved(address) as link:
-            while await link.channel.receive():
+            while await link.receive():
                 await trio.sleep(0)
 
     await again_and_again(count, rate_per_s, hold)

@@ -2,11 +2,10 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
-from client.control.methods import Impossible
 from client.inviting import MAX_ADDRESSES, fresh, notes, reach, ticket_note
 from client.node.node import Node
 from protocol.address import Address
@@ -75,13 +74,6 @@ def test_an_invite_of_no_use_elsewhere_says_so(swarm: SwarmFile) -> None:
 )
 def test_the_note_of_a_ticket_says_for_how_long_it_is_good(life_s: float, words: str) -> None:
     assert f"one volunteer within {words}" in ticket_note(Ticket(bytes(32), 1, 1), life_s)
-
-
-@pytest.mark.parametrize("asked", [{"once": True}, {"life_s": 7200.0}])
-def test_only_an_invite_that_is_vouched_for_expires(asked: dict[str, Any]) -> None:
-    open_swarm = SimpleNamespace(handshake=SimpleNamespace(vouching=None))
-    with pytest.raises(Impossible, match="founded with --private"):
-        Node.invite(cast(Node, SimpleNamespace(_engine=open_swarm)), **asked)
 
 
 @pytest.mark.parametrize("belongs", [False, True])

@@ -1,5 +1,7 @@
 """What a status says of a running matching and of members: seats, stages, shares, reasons."""
 
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,13 +12,23 @@ from trio.testing import MockClock
 
 from client.compute.process import Worker
 from client.config import Settings
-from client.control.snapshot import MatchesView, WorkerView
+from client.control.snapshot import (
+    CreditView,
+    MatchesView,
+    NetworkView,
+    PeerView,
+    ReplicaView,
+    SeatView,
+    StageView,
+    WorkerView,
+)
 from client.node import status
 from client.node.matches import describe_matching
-from client.node.trust import _Known
+from client.node.trust import _Known, audit_counts
 from client.train.engine import Engine
 from client.train.machine.capacity import Capacity
 from protocol.audit.draw import PROVEN, UNPROVEN
+from protocol.audit.record import Grade, Record
 from protocol.ids import PeerId, Stage
 from tests.support.train_swarm import ADVERT, TestSwarm, Volunteer, open_swarm
 
@@ -37,6 +49,56 @@ def described(volunteer: Volunteer) -> MatchesView:
     now = describe_matching(volunteer.engine)
     assert now is not None
     return now
+
+
+async def test_a_status_says_who_holds_what_and_how_all_are_linked(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_swarm(tmp_path, steps=6) as swarm:
+        first, last = await swarm.staffed(0, 1)
+        me, other, idle = first.peer, last.peer, (await swarm.add()).peer
+        await swarm.until_done()
+        network = first.engine.network
+        links = {"rtt_s": {other: 0.25}, "relays": {idle: other}, "punched": (other,)}
+        linked = replace(network.statistics(), tensor_bytes_out=7, refused={"a lie": 2}, **links)
+        monkeypatch.setattr(network, "statistics", lambda: linked)
+        now, whole = first.shown(), 6 * swarm.manifest.microbatches_per_step
+        assert (now.state, now.step, now.steps, now.tokens_per_s, now.eta_s) == (
+            "done",
+            6,
+            6,
+            0,
+            None,
+        )
+        (seat,) = now.seats
+        made = {"stage": 0, "version": 6, "state": "serving", "members": [me]}
+        both = sorted([me, other])
+        assert seat == SeatView(electors=both, for_s=seat.for_s, staying=0, **made)
+        assert seat.for_s > 0
+        for stage, peer in enumerate((me, other)):
+            (there,) = now.stages[stage].replicas
+            assert there == ReplicaView(peer=peer, version=6, state="serving", rate=there.rate)
+            assert there.rate > 0
+            view = StageView(stage=stage, layers=1, version=6, replicas=[there])
+            assert now.stages[stage] == view
+        assert {one.peer: one for one in now.peers} == {
+            other: PeerView(peer=other, state="connected", rtt_ms=250.0, punched=True),
+            idle: PeerView(peer=idle, state="connected", relay=other),
+        }
+        bytes_ = {"sent_bytes": linked.bytes_out, "received_bytes": linked.bytes_in}
+        assert now.network == NetworkView(sent_tensor_bytes=7, links=2, **bytes_)
+        assert [worker.stage for worker in now.workers] == [0, None]
+        assert (now.counters.rounds_committed, now.counters.refused_by_reason) == (6, {"a lie": 2})
+        tokens = whole * swarm.manifest.tokens_per_microbatch
+        assert now.credit == CreditView(microbatches=whole, tokens=tokens)
+        assert [(one.peer, one.standing) for one in now.trust] == [(other, "proven")]
+
+
+def test_audits_are_counted_by_what_came_of_them() -> None:
+    found = Counter[Grade | None]({Grade.AGREES: 5, Grade.LIES: 2, None: 3})
+    records = [cast(Record, SimpleNamespace(results=results)) for results in (found, found)]
+    counts = audit_counts(records)
+    assert (counts.agree, counts.disagree, counts.unchecked, counts.drawn) == (10, 4, 6, 20)
 
 
 async def test_a_volunteer_that_waits_says_so(tmp_path: Path, autojump_clock: MockClock) -> None:

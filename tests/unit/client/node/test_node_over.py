@@ -1,14 +1,33 @@
-"""A node that is asked to end does so, whatever its members advertise."""
+"""A node that is asked to end does so, whatever its members advertise; and how it begins."""
 
+import math
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
+import pytest
 import trio
 import trio.testing
+from msgspec.structs import replace
 
-from client.node.node import MEET_S, Node, save_every_minute
+from client.config import Settings
+from client.control.snapshot import WHEN_DONE
+from client.errors import UserError
+from client.net.errors import PortInUse
+from client.node.node import (
+    CHECK_S,
+    EVALUATED_S,
+    LINGER_S,
+    MEET_S,
+    Node,
+    _unless_stopped,
+    listening,
+    save_every_minute,
+)
 from protocol.ids import PeerId
+from protocol.invite import SwarmFile
 
 MEMBERS = [PeerId("a"), PeerId("b"), PeerId("c")]
 
@@ -32,9 +51,60 @@ def a_node() -> Any:
         amending=SimpleNamespace(book=SimpleNamespace(steps=8)),
         membership=SimpleNamespace(roster=roster),
     )
-    held = SimpleNamespace(failure=None, drivers=list)
-    node._training = SimpleNamespace(held_stages=held)
+    node._training = SimpleNamespace(held_stages=SimpleNamespace(failure=None, drivers=list))
     return node
+
+
+@pytest.mark.parametrize(
+    ("over_s", "evaluated", "ends_s"),
+    [(5.0, 8, 5.0), (math.inf, 8, LINGER_S), (5.0, 7, 5.0 + EVALUATED_S), (5.0, None, 10.0)],
+)
+async def test_the_end_of_the_run_is_told_once_and_ends_who_was_to_end_then(
+    autojump_clock: trio.testing.MockClock, over_s: float, evaluated: int | None, ends_s: float
+) -> None:
+    """It stays for neighbours that close their last step, and for the last version's loss."""
+    node, said, began = a_node(), list[str](), trio.current_time()
+    known = SimpleNamespace(is_over=lambda: trio.current_time() >= began + over_s)
+    held, seat = node._training.held_stages, SimpleNamespace(finished=True)
+    held.history = SimpleNamespace(machine=SimpleNamespace(known=known))
+    held.drivers = lambda: [SimpleNamespace(seat=seat)]
+    last = None if evaluated is None else SimpleNamespace(version=evaluated)
+    node._event_sink = SimpleNamespace(explain=lambda told: said.append(told.words), held_out=last)
+    node._swarm = SimpleNamespace(manifest=SimpleNamespace(evaluation=object()))
+    with trio.move_on_after(60.0):
+        await node._until_over()
+    assert trio.current_time() == began + 60.0, "it was not asked to end"
+    assert said == [f"the run is complete after 8 steps; {WHEN_DONE}"]
+    node._options.exit_when_done, began = True, trio.current_time()
+    await node._until_over()
+    assert trio.current_time() - began == pytest.approx(ends_s, abs=2 * CHECK_S)
+
+
+async def test_who_looks_for_a_swarm_hears_that_it_is_to_stop() -> None:
+    stop = trio.Event()
+
+    async def nobody() -> SwarmFile:
+        raise UserError("nobody answers")
+
+    with pytest.raises(UserError, match="nobody answers"):
+        await _unless_stopped(nobody, stop)
+    assert await _unless_stopped(AsyncMock(return_value="a swarm"), stop) == "a swarm"
+    stop.set()
+    assert await _unless_stopped(trio.sleep_forever, stop) is None
+
+
+async def test_the_port_of_the_last_run_is_taken_again_if_nobody_else_has_it() -> None:
+    settings, seed = Settings(listen_host="127.0.0.1"), bytes(32)
+    async with AsyncExitStack() as stack:
+        first = await listening(stack, settings, seed, 0)
+        port = first.listening[0].port
+        other = await listening(stack, settings, seed, port)
+        assert other.listening[0].port not in (0, port)
+        with pytest.raises(PortInUse):
+            await listening(stack, replace(settings, listen_port=port), seed, 0)
+    async with AsyncExitStack() as stack:
+        again = await listening(stack, settings, seed, port)
+        assert again.listening[0].port == port
 
 
 async def test_the_end_waits_for_no_name(autojump_clock: trio.testing.MockClock) -> None:

@@ -8,7 +8,6 @@ from typing import Any, cast
 import pytest
 import trio
 
-from client.net.libp2p_network import Libp2pNetwork
 from client.node.relaying import CANDIDATES, PATIENCE_S, Relaying
 from client.train.engine import Engine
 from protocol.effects import Explain
@@ -56,10 +55,10 @@ class World:
             own_advert=advert,
             reach=SimpleNamespace(reachable=False),
             event_sink=SimpleNamespace(explain=self._explain),
+            network=self,
         )
-        network, may = cast(Libp2pNetwork, self), lambda: self.quota
         setting, always = self.setting, self.always
-        return Relaying(cast(Engine, engine), network, setting, may, always=always)
+        return Relaying(cast(Engine, engine), setting, lambda: self.quota, always=always)
 
     def _change(self, relay_bytes_per_s: float) -> None:
         self.lent.append(relay_bytes_per_s)

@@ -67,7 +67,7 @@ async def test_honest_replicas_agree(
         assert not sum(each.disagree for each in found)
         for volunteer in volunteers:
             assert not len(volunteer.engine.membership.verdicts)
-            assert not volunteer.engine.penalties
+            assert not volunteer.refused
         for volunteer, stage in zip(volunteers, stages, strict=True):
             told = volunteer.shown()
             results = told.audits.results

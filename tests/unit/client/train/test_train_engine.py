@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from client.events import LogLine, StageAssigned
-from client.net.network import Inbound, NetEvent
+from client.net.network import Inbound, NetEvent, PeerDown, PeerUp
 from client.train.engine import Engine
 from protocol.effects import Explain, Penalise, Publish, Send
 from protocol.ids import PeerId, Stage
@@ -235,9 +235,7 @@ async def test_the_matchings_decisions_are_carried_out_and_told(engine: Engine) 
     engine.matched([Assign(Stage(1), "it lacks replicas"), Unassign(Stage(0), "it has many")])
     held.assign.assert_called_once_with(1)
     held.drain.assert_called_once_with(0)
-    assert not engine.started
     engine.serving(1)
-    assert engine.started
     assert calls(told) == {"clock_settle": [()]}
     events = [entry.event for entry in engine.event_sink.log.since(0).entries]
     changes = [(e.stage, e.state) for e in events if isinstance(e, StageAssigned)]
@@ -258,7 +256,6 @@ async def test_effects_go_to_the_network_or_to_people(
     for peer in (other, engine.signer.peer):
         engine.perform(Penalise(peer, "a lie", 20))
     assert calls(told)["penalise"] == [(other, 20, "a lie")], "nobody penalises itself"
-    assert engine.penalties == {"a lie": 2}
     engine.perform(Explain("swarm", "something for people"))
     events = [entry.event for entry in engine.event_sink.log.since(0).entries]
     assert [e for e in events if isinstance(e, LogLine)][-1].words == "something for people"
@@ -305,6 +302,31 @@ async def test_messages_to_ourselves_come_in_order_and_never_within_another(
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
     assert heard == [(1, b"a"), (2, b"b"), (3, b"answer"), (4, b"answer")]
+
+
+async def test_only_what_a_member_says_is_followed_by_a_look(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its coming and its going are, too."""
+    admitted, other = engine.handshake.admitted, PeerId("other")
+
+    def take(event: NetEvent) -> None:
+        change = admitted.add if isinstance(event, Inbound) else admitted.discard
+        change(event.peer)
+
+    monkeypatch.setattr(engine, "take", take)
+    said = Inbound(other, Goodbye(""), b"")
+    looks = list[int]()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(engine.run)
+        for event in (PeerUp(other), said, said, PeerDown(other, ""), PeerUp(other)):
+            looked = Mock()
+            monkeypatch.setattr(engine, "_refresh", looked)
+            engine.network.tell(event)
+            await trio.testing.wait_all_tasks_blocked()
+            looks.append(sum("soon" in one.kwargs for one in looked.mock_calls))
+        nursery.cancel_scope.cancel()
+    assert looks == [0, 1, 1, 1, 0]
 
 
 async def test_a_strangers_message_that_only_members_send_is_ignored(
@@ -387,7 +409,8 @@ async def test_that_we_cannot_take_the_first_stage_is_told_once(
 async def test_whom_a_seat_of_ours_sets_aside_our_elector_has_lost(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine.held_stages, "aside", lambda: {"somebody"})
+    quorums = [Mock(aside={"somebody"}), Mock(aside=set())]
+    monkeypatch.setattr(engine.held_stages, "quorums", lambda: quorums)
     assert "somebody" in engine.notary.elector.sees.lost()
 
 

@@ -135,7 +135,7 @@ async def test_gradients_out_of_range_cost_their_giver_only(tmp_path: Path, fact
         await swarm.until_done()
         swarm.assert_exact()
         assert sent
-        assert set(first.engine.penalties) == {"tensor-out-of-range"}
+        assert set(first.refused) == {"tensor-out-of-range"}
         assert all(volunteer.held_stages.failure is None for volunteer in swarm.volunteers)
 
 
@@ -173,5 +173,5 @@ async def test_a_gradient_that_is_always_sent_malformed_holds_nobody_up(tmp_path
         await swarm.until_done()
         swarm.assert_exact()
         assert len(sent) == 1, "it is not asked for that one again"
-        assert first.engine.penalties == {"malformed-tensor": 1}
+        assert first.refused == {"malformed-tensor": 1}
         assert first.lineage.number == 0, "nothing was rolled back"

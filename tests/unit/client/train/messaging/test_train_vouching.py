@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import trio
 
-from client.events import EventLog
 from client.train.engine import Engine
 from client.train.messaging.admission import Vouching
 from client.train.reporting.event_sink import EventSink
@@ -34,7 +33,7 @@ class Member:
         ticket: bytes | None = None,
     ) -> None:
         self.network: MemoryNetwork = hub.join(peer(number))
-        sink = EventSink(EventLog(), lambda event: None)
+        sink = EventSink(lambda event: None)
         self.engine = Engine(self.network, signer(number), FILE, sink, nursery)
         self.register = Register(signer(number), peer(1), SWARM)
         self.kept = KeptRegister()
@@ -102,7 +101,8 @@ async def test_before_we_are_vouched_for_only_who_made_our_invite_may_refuse_us(
     await linked(friend, stranger)
     stranger.engine.send(friend.peer, Goodbye("go away"))
     await trio.sleep(5.0)
-    assert (friend.out, stranger.engine.penalties) == ([], {}), "it is not shown the invite"
+    refused = stranger.engine.network.statistics().refused
+    assert (friend.out, refused) == ([], {}), "it is not shown the invite"
     await linked(friend, founder)
     await until(lambda: friend.out)
     assert "we did not make this invite" in friend.out[0]

@@ -154,6 +154,10 @@ async def test_what_we_have_seen_is_on_disk_as_soon_as_a_lineage_is_adopted(
         await history._say_copies()
         assert history._saved != history.lineage, "it is tried again"
         assert "cannot be written" not in str(first.events())
+        first.engine.held_stages = held = Mock()
+        history._adopt(history.lineage, None)
+        assert "the new lineage cannot be written to" in str(first.events())
+        held.begin_anew.assert_called_once_with(history.lineage, None)
 
 
 # --- two that trained apart meet: one fetches the other's state first -------------------------
@@ -290,7 +294,7 @@ async def invent(swarm: TestSwarm, number: int) -> Volunteer:
 async def beside_an_invented_majority(swarm: TestSwarm) -> tuple[list[Volunteer], Volunteer]:
     """The run is over, so that nothing but the newcomer's beliefs change."""
     honest = await a_pair(swarm)
-    await swarm.until(lambda: all(min(v.held_stages.newest) >= LAST for v in honest))
+    await swarm.until_done()
     assert {certified(v) for v in honest} == {LAST}
     invented = [await invent(swarm, number) for number in range(INVENTED)]
     await swarm.until(lambda: all(len(v.engine.handshake.admitted) > INVENTED for v in honest))

@@ -4,12 +4,20 @@ import time
 
 import pytest
 
-from client.events import Event, EventLog
+from client.events import (
+    Event,
+    LogLine,
+    PeerChanged,
+    RecoveryEvent,
+    StageAssigned,
+    StageClosed,
+)
 from client.train.reporting.event_sink import SHOWN_S, EventSink, Pace
 from protocol.effects import Explain
-from protocol.ids import PeerId, peer_id_from_key
+from protocol.ids import PeerId, peer_id_from_key, short
 from protocol.manifest import Evaluation
 from protocol.membership.losses import Believed
+from protocol.pipeline.effects import Committed
 from protocol.recovery.effects import GivenUp
 
 PEER: PeerId = peer_id_from_key(bytes(32))
@@ -22,7 +30,7 @@ def told() -> list[Event]:
 
 @pytest.fixture
 def event_sink(told: list[Event]) -> EventSink:
-    return EventSink(EventLog(), told.append)
+    return EventSink(told.append)
 
 
 @pytest.fixture
@@ -135,12 +143,29 @@ def test_of_a_version_the_same_number_is_told_once(
     assert [point.loss for point in event_sink.held_out_curve.points(9)] == [1.5]
 
 
-def test_who_comes_and_goes_is_told(event_sink: EventSink, told: list[Event]) -> None:
+def test_what_happens_is_told_whole(event_sink: EventSink, told: list[Event]) -> None:
+    words, left = f"{short(PEER)} is up: linked", f"{short(PEER)} is down: silent"
     event_sink.peer(PEER, "up", "linked")
-    event_sink.peer(PEER, "down", "silent for 5 s")
-    assert [(event.peer, event.state, event.level) for event in told] == [
-        (PEER, "up", "info"),
-        (PEER, "down", "warning"),
+    event_sink.peer(PEER, "down", "silent")
+    event_sink.closed(Committed(1, 8, "ab", 2.0, 0.5, counted=3, attempt=2, era=7))
+    event_sink.assigned(1, "held", "it lacks replicas")
+    event_sink.worker_died(ValueError("it was killed"))
+    event_sink.explain(Explain("round", "asked again", "debug", (PEER,), "moves"))
+    event_sink.survived("a Hello", ValueError("no"))
+    what = {"stage": 1, "version": 8, "hash": "ab", "counted": 3, "attempt": 2, "era": 7}
+    closed = StageClosed(words="stage 1 is at version 8", level="debug", grad_norm=0.5, **what)
+    died = "it was killed; restarting it"
+    assert told == [
+        PeerChanged(words=words, level="info", peer=PEER, state="up", reason="linked"),
+        PeerChanged(words=left, level="warning", peer=PEER, state="down", reason="silent"),
+        closed,
+        StageAssigned(words="it lacks replicas", level="debug", stage=1, state="held"),
+        RecoveryEvent(words=died, fault="worker", phase="detected"),
+        LogLine(
+            words="asked again", level="debug", about="round", members=(PEER,), decision="moves"
+        ),
+        LogLine(words="internal error on a Hello: ValueError('no')", level="error"),
+        LogLine(words="ValueError: no\n", level="debug"),
     ]
 
 

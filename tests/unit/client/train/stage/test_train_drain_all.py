@@ -3,7 +3,6 @@
 import errno
 import os
 import shutil
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -57,9 +56,9 @@ async def test_the_status_says_what_a_stage_waits_for_on_its_way_out(
 ) -> None:
     final = StateSaver.final
 
-    async def on_a_slow_disk(saver: StateSaver, version: Callable[[], int]) -> None:
+    async def on_a_slow_disk(saver: StateSaver) -> None:
         await trio.sleep(1.0)
-        await final(saver, version)
+        await final(saver)
 
     monkeypatch.setattr(StateSaver, "final", on_a_slow_disk)
     async with open_swarm(tmp_path, steps=200) as swarm:

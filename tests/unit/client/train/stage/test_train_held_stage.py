@@ -130,7 +130,9 @@ class TestServing:
         held = serving()
         held.seat.seat.next_deadline.return_value = deadline
         held.seat.seat.drained = False
+        look = held.of.machine.look = Mock(return_value=())  # type: ignore[method-assign]
         held.of.tick(100.0)
+        look.assert_called_once_with(100.0, drained=False)
         assert held.seat.tell.mock_calls == [call(held.seat.seat.tick)] * ticked
         assert held.of.next_deadline() == deadline
         held.seat.seat.next_deadline.return_value = None

@@ -50,7 +50,7 @@ def test_what_concerns_all_seats_reaches_those_that_are_open(tmp_path: Path) -> 
     stages, held = stages_of(tmp_path), Mock()
     stages.held = {0: held, 1: cast(Any, Mock(driver=None))}
     held.driver.seat.quorum.aside = frozenset({"somebody"})
-    assert stages.aside() == {"somebody"}
+    assert stages.quorums() == [held.driver.seat.quorum]
     view, before = SwarmView(((),) * manifest().stage_count), stages.changed
     stages.save_now()
     assert not stages.sees

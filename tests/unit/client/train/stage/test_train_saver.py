@@ -48,7 +48,8 @@ def saver_of(
     ports.shelf, ports.downloads = Shelf(ports), Downloads(ports)  # type: ignore[attr-defined]
     context.checkpoints = CheckpointFolder(folder / "checkpoints")
     context.history.protected.return_value = ()
-    return StateSaver(cast(Any, worker), 0, context, nursery)
+    seat = Mock(step=5, place=Mock(stage=0))
+    return StateSaver(cast(Any, worker), seat, context, nursery)
 
 
 @pytest.mark.parametrize("version", [4, 5])
@@ -92,7 +93,7 @@ async def test_a_snapshot_that_fails_says_nothing_of_the_newest_checkpoint(tmp_p
         saver.snapshot(5)
         await saver.settled()
         assert (saver.problem, saver.saved_version) == ("", 5)
-        await saver.final(lambda: 5)
+        await saver.final()
         assert saver.problem == ""
 
 
@@ -108,3 +109,23 @@ async def test_a_save_that_is_never_answered_does_not_keep_others_from_being_ask
             await saver.settled()
     assert [save.version for save in worker.asked] == [5, 10]
     assert saver.saved_version == -1
+
+
+async def test_what_the_disk_refuses_beside_a_write_is_told_and_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ports, worker, place = RecordingPorts(), Writer(), tmp_path / "checkpoints"
+    worker.go.set()
+    place.write_text("no folder")
+    async with trio.open_nursery() as nursery:
+        saver = saver_of(worker, tmp_path, ports, nursery)
+        saver.checkpoint(5)
+        assert (worker.asked, saver.problem) == ([], f"cannot make {place}: File exists")
+        place.unlink()
+        monkeypatch.setattr(CheckpointFolder, "retain", Mock(side_effect=OSError("busy")))
+        saver.checkpoint(6)
+        await saver.settled()
+        assert (saver.saved_version, saver.problem) == (6, "")
+    refused, over, kept = ports.told()
+    assert (refused.level, over.over) == ("error", refused.words)
+    assert (kept.level, kept.words) == ("warning", "old checkpoints cannot be removed: busy")

@@ -14,8 +14,9 @@ import trio
 from client.compute.checkpoint import examine, read_info
 from client.compute.process import RequestFailed, WorkerDied
 from client.compute.requests import Failed
+from client.store.checkpoints import CheckpointFolder
 from client.train.stage import stage_acquisition
-from client.train.stage.stage_acquisition import StageAcquisition
+from client.train.stage.stage_acquisition import BEGIN_S, SLOW_BYTES_PER_S, StageAcquisition
 from client.train.transfer import blobs
 from client.train.transfer.blobs import DownloadFailed, Filed, Shelf, filed, filed_state
 from client.train.transfer.inventory import offer_stored
@@ -122,7 +123,7 @@ async def test_who_offers_another_state_first_does_not_keep_the_stage_from_begin
         await swarm.until_done()
         assert first.lineage.version == 8
         assert spare.engine.commits[0].version == 9
-        assert dict(spare.engine.penalties) == {LIE: 1}
+        assert spare.refused == {LIE: 1}
         assert not list(snapshots.iterdir()), "working copies stay no longer than they are needed"
         swarm.assert_losses()
 
@@ -199,7 +200,7 @@ async def test_who_offers_other_weights_first_does_not_keep_the_stage_from_begin
         await swarm.until(lambda: spare.serves(1))
         swarm.vanish(liar)
         await swarm.until_done()
-        assert dict(spare.engine.penalties) == {LIE: 1}
+        assert spare.refused == {LIE: 1}
         swarm.assert_exact()
 
 
@@ -240,10 +241,11 @@ async def test_adapters_are_trained_as_by_one_process(tmp_path: Path, model: Pat
         kept = newcomer.held_stages.starts[1]
         start = swarm.manifest.start[1]  # type: ignore[index]
         assert kept.stat().st_size == start.size_bytes
-        for path in newcomer.disk.glob("stage-1-v*"):
+        await swarm.until(lambda: list(newcomer.disk.glob("stage-1-v*.safetensors")))
+        for path in newcomer.disk.glob("stage-1-v*.safetensors"):
             names = [name for name, _ in read_info(path).layout]
             assert names
-            assert all(".lora." in name for name in names)
+            assert all(".lora_" in name for name in names)
 
 
 async def test_adapters_are_recovered_beside_their_frozen_weights(
@@ -338,7 +340,7 @@ async def test_a_state_that_the_leader_does_not_know_is_fetched_from_another_don
         await swarm.until(lambda: min(first.step(0), honest.step(1), liar.step(1)) >= 3)
         newcomer = await swarm.add(1)
         await swarm.until(lambda: newcomer.serves(1))
-        assert newcomer.engine.penalties[LIE] == 1, "the lie was believed, or not told"
+        assert newcomer.refused[LIE] == 1, "the lie was believed, or not told"
         await swarm.until_done()
         assert newcomer.engine.served == [1], "it never had to take the stage anew"
         swarm.assert_exact()
@@ -394,3 +396,25 @@ async def test_a_worker_that_hangs_while_it_opens_or_loads_is_given_up() -> None
             await path
         assert trio.current_time() == pytest.approx(began + within_s)
     assert state_s(10**9) > within_s > OPENING_S
+
+
+async def test_a_state_that_comes_too_slowly_is_given_up_and_its_holders_are_doubted(
+    tmp_path: Path,
+) -> None:
+    engine, history = RecordingPorts(), Mock()
+    history.holders.return_value = [SIBLING]
+    engine.downloads = SimpleNamespace(  # type: ignore[attr-defined]
+        state=lambda stage, version, root: Blob(root, 7, stage, version),
+        fetch=Mock(side_effect=lambda *_, **__: trio.sleep_forever()),
+    )
+    folder = CheckpointFolder(tmp_path / "checkpoints")
+    context = SimpleNamespace(
+        engine=engine, history=history, snapshots=tmp_path, checkpoints=folder
+    )
+    acquisition = StageAcquisition(cast(Any, context), 1, Mock(), Mock())
+    began, size_bytes = trio.current_time(), data_bytes(engine.manifest, 1)
+    with pytest.raises(DownloadFailed, match="did not come from ibling in 60"):
+        await acquisition.begin(cast(Any, SimpleNamespace(version=5, hashes=[bytes(32)] * 2)))
+    within_s = BEGIN_S + size_bytes / SLOW_BYTES_PER_S
+    assert trio.current_time() == pytest.approx(began + within_s)
+    history.begun_with.assert_called_once_with(1, False)

@@ -117,7 +117,7 @@ async def test_all_learn_of_it_and_newcomers_too(tmp_path: Path) -> None:
         await swarm.until(lambda: all(book.counting for book in books(swarm)))
         late = await swarm.add(1)
         await swarm.until(lambda: late.serves(1) and late.step(1) == 50)
-        await swarm.until(lambda: all(min(v.held_stages.newest) >= 50 for v in swarm.volunteers))
+        await swarm.until_done()
         assert {book.steps for book in books(swarm)} == {50}
         for volunteer in swarm.volunteers:
             assert volunteer.engine.internal_errors == 0
@@ -147,6 +147,8 @@ async def test_what_is_not_the_founders_costs_its_bringer(tmp_path: Path) -> Non
         await swarm.until(lambda: founder.step(0) >= 1)
         forged = founders(swarm, liar, steps=2)
         liar.engine.send(founder.peer, Statements("amendments", (forged,)))
-        await swarm.until(lambda: founder.engine.penalties["amendment-not-the-founders"])
+        await swarm.until(lambda: founder.refused["amendment-not-the-founders"])
+        refused = founder.shown().counters.refused_by_reason
+        assert refused["amendment-not-the-founders"] == 1
         assert founder.engine.amending.book.steps == 2000
         assert founder.engine.internal_errors == 0

@@ -189,11 +189,12 @@ def test_the_speed_that_is_claimed_is_that_in_the_runs_type_of_numbers(
     assert measured.peak_flops(compute) == flops
 
 
-def test_no_more_is_claimed_than_is_lent() -> None:
+def test_no_more_is_claimed_than_is_lent(tmp_path: Path) -> None:
     settings = Settings(
         compute_share=25, upload_limit_bytes_per_s=1_000_000, download_limit_bytes_per_s=90_000_000
     )
-    said = capacity.advert(settings, (), 1, Line(5e7, 3.0, 5e7, 3.0), flops=4e9)
+    save_line(tmp_path, Line(5e7, 3.0, 5e7, 3.0))
+    said = capacity.advert(settings, (), 1, tmp_path, flops=4e9)
     assert said.flops == 1e9
     assert (said.upload_bytes_per_s, said.download_bytes_per_s) == (1e6, 5e7)
 

@@ -69,7 +69,7 @@ class SlowDonor(RecordingPorts):
             self.download.receive(DONOR, Chunk(root, index), data)
 
 
-async def fetch(donor: SlowDonor, begins_s: float | None = None) -> Path:
+async def fetch(donor: SlowDonor, begins_s: float = IDLE_S) -> Path:
     """Download what it has, which it serves to the end; nobody is blamed."""
     failure: DownloadFailed | None = None
     async with trio.open_nursery() as nursery:
@@ -213,7 +213,7 @@ async def test_a_header_stands_before_what_is_fetched(source: Path, tmp_path: Pa
         )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(donor.run)
-            found = await donor.download.run(IDLE_S)
+            found = await donor.download.run(IDLE_S, IDLE_S)
             nursery.cancel_scope.cancel()
         assert found == replace(donor.filed, start=6)
         assert target.read_bytes() == b"header" + source.read_bytes()
@@ -279,7 +279,8 @@ async def test_what_is_fetched_takes_messages_only_meanwhile(tmp_path: Path) -> 
     root = file.blob.root
 
     async def fetch_it() -> None:
-        found.append(await downloads.fetch(file.blob, [DONOR, LIAR], tmp_path / "target"))
+        donors, target = [DONOR, LIAR], tmp_path / "target"
+        found.append(await downloads.fetch(file.blob, donors, target, begins_s=IDLE_S))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(fetch_it)
@@ -291,4 +292,4 @@ async def test_what_is_fetched_takes_messages_only_meanwhile(tmp_path: Path) -> 
         downloads.receive(DONOR, Chunk(root, 0), small.read_bytes())
     assert found == [file]
     assert (tmp_path / "target").read_bytes() == small.read_bytes()
-    assert downloads._takers == []
+    assert downloads.takers == []

@@ -99,7 +99,7 @@ def test_samples_of_the_next_steps_are_wanted_and_those_of_earlier_ones_no_more(
 def test_who_rests_asks_nobody_for_what_was_wanted(tmp_path: Path) -> None:
     plan, root, (one, other) = Plan(tmp_path), bytes.fromhex(DATA.digest), map(peer, range(2))
     supply = plan.supply
-    supply._fetch, supply._offers = LeafFetch(root), {one, other}
+    supply._fetch, supply.offering = LeafFetch(root), {one, other}
     supply.at(0)
     supply._look()
     asked = [to for to, _ in plan.ports.sent]
@@ -205,7 +205,7 @@ class Asked(RecordingPorts):
         self.links, self.changes = {ONE, OTHER}, 0
         self.supply = LeafSupply(self, TextStore(folder), [], 2**30)
         self.downloads = Downloads(cast(Any, self))
-        self.downloads.add(self.supply)
+        self.downloads.takers.append(self.supply)
 
     def ability_changed(self) -> None:
         self.changes += 1

@@ -77,7 +77,7 @@ async def test_a_mixture_is_trained_on_as_by_one_process_within_the_budget_of_th
         await swarm.until(done)
         assert 0 < most <= BUDGET_BYTES // LEAF_BYTES < LEAVES, "leaves are fetched again"
         assert supply(first)._most_ahead == 2 * MOST_AHEAD
-        assert not first.engine.penalties
+        assert not first.refused
         swarm.assert_exact()
 
 
@@ -112,10 +112,10 @@ async def test_a_leaf_that_lies_costs_its_giver_and_comes_from_another(
 
         liar.engine.shelf.leaves = Lies()  # type: ignore[assignment]
         first = await swarm.add(0, text=False)
-        await swarm.until(lambda: first.engine.penalties["leaf-not-proven"])
+        await swarm.until(lambda: first.refused["leaf-not-proven"])
         swarm.vanish(liar)  # it is banned, and would never see the end
         await swarm.until_done()
-        assert first.engine.penalties == {"leaf-not-proven": 1}
+        assert first.refused == {"leaf-not-proven": 1}
         swarm.assert_exact()
 
 
