@@ -85,7 +85,7 @@ class Replica:
     @property
     def away(self) -> Vectors:
         """Where what a round touches once lies."""
-        return self.slot.home if self.inner is None else self.inner.optimizer.home
+        return self.flat.home if self.inner is None else self.inner.optimizer.home
 
     @property
     def parameters(self) -> Tensor:
@@ -340,7 +340,7 @@ def open_replica(
         optimizer, inner = _local(run.optimizer, run.local_rounds, flat, matrices, device)
     else:
         make_optimizer = flat_optimizer(run.optimizer)
-        optimizer = make_optimizer(flat.values, flat.decay_size, run.optimizer, matrices, slot.home)
+        optimizer = make_optimizer(flat.values, flat.decay_size, run.optimizer, matrices, flat.home)
     samples = Samples(request) if request.corpus else None
     behind = run.stage_count - 1 - request.stage
     outliers = OutlierFilter({"forward": request.stage, "backward": behind})
@@ -380,9 +380,8 @@ def _new_slot(request: OpenStage, part: StageSlice, device: torch.device) -> Slo
     make = blank_stage if run.start else build_stage
     module = make(run.model, part, run.seed)
     module.to(device)
-    home = vectors_for(request, device)
-    flat = FlatParameters(module, vectors=home)
-    return Slot(module, flat, home.zeros(flat.values.numel()), home)
+    flat = FlatParameters(module, home=vectors_for(request, device))
+    return Slot(module, flat, flat.home.zeros(flat.values.numel()))
 
 
 def _part(request: OpenStage) -> StageSlice:
