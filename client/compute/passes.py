@@ -46,8 +46,6 @@ def forward(
     `replica` computes. Returns the output, and the tokens if they were read from the corpus.
     """
     slot, readings = replica.at(task.step), Readings()
-    if replica.part.has_head:
-        raise ShapeError("the last stage runs forward and backward in one request")
     given, tokens = stage_input(replica, task.microbatch, payloads, readings)
     parts, keep = replica.parts, False
     if isinstance(task, PassTask):
@@ -75,8 +73,6 @@ def forward_backward(replica: Replica, task: LossTask, payloads: Payloads) -> tu
     """
     slot = replica.at(task.step)
     slot.check_counted(task.microbatch, counted=False)
-    if not replica.part.has_head:
-        raise ShapeError("only the last stage computes a loss")
     loss, sent_back = run_again(replica, slot, task, payloads)
     replica.count(task.microbatch)
     return Outcome(loss_sum=loss), sent_back
@@ -90,8 +86,6 @@ def backward(replica: Replica, task: BackwardTask, payloads: Payloads) -> tuple[
     """
     slot = replica.at(task.step)
     slot.check_counted(task.microbatch, counted=False)
-    if replica.part.has_head:
-        raise ShapeError("the last stage runs forward and backward in one request")
     if task.microbatch in slot.graphs:
         readings = Readings()
         gradient = _gradient_in(replica, task, payloads, readings)

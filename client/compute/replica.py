@@ -36,7 +36,7 @@ from model_zoo.specs.local_rounds import OUTER, LocalRounds
 from model_zoo.specs.matrices import Matrix, hidden_matrices
 from model_zoo.specs.optimizer import OptimizerSpec, learning_rate, stage_clip
 from model_zoo.specs.precision import precision_on
-from model_zoo.specs.slices import StageSlice, cut_problem, slices
+from model_zoo.specs.slices import StageSlice, slices
 from model_zoo.specs.state import StateSpec
 from model_zoo.specs.state_hash import LEAF_BYTES, leaf_digest, leaves, root
 from model_zoo.stages import Stage, blank_stage, build_stage, twin
@@ -317,13 +317,10 @@ def open_replica(
         leader: a replica on another device that makes the versions for this one, too.
 
     Raises:
-        ShapeError: the request contradicts itself; says how.
+        ShapeError: in local rounds there is no leader.
     """
-    try:
-        part = _part(request)
-    except ValueError as error:
-        raise ShapeError(str(error)) from error
     run, spec = request.manifest, request.manifest.model
+    part = slices(run.layers_per_stage)[request.stage]
     if run.local_rounds is not None and leader is not None:
         raise ShapeError("in local rounds each device trains alone: start a volunteer for each")
     slot = _new_slot(request, part, device)
@@ -382,16 +379,6 @@ def _new_slot(request: OpenStage, part: StageSlice, device: torch.device) -> Slo
     module.to(device)
     flat = FlatParameters(module, home=vectors_for(request, device))
     return Slot(module, flat, flat.home.zeros(flat.values.numel()))
-
-
-def _part(request: OpenStage) -> StageSlice:
-    cut = request.manifest.layers_per_stage
-    parts = slices(cut)
-    if problem := cut_problem(request.manifest.model, cut):
-        raise ValueError(problem)
-    if request.stage >= len(parts):
-        raise ValueError(f"there is no stage {request.stage} of {len(parts)}")
-    return parts[request.stage]
 
 
 def step_scale(squared_norm: float, tokens: int, largest_norm: float) -> float:
