@@ -61,6 +61,10 @@ Send = Callable[[Answer, Sequence[Buffer]], None]
 _Result = tuple[Answer, Sequence[Buffer | Boundary]]
 
 _ROUND = ContributeTask | ReduceTask | DecodeTask | ApplyTask
+_COMPUTED = (
+    PASSES | _ROUND | CompareTask | KeepVersionTask | OpenStage | Load | LoadStart | Probe | Ping
+)
+"""All but what threads of their own answer."""
 _CHANGES = ApplyTask | Load | LoadStart | OpenStage
 """Requests that change the tensors of the version."""
 _NO_GRADIENTS = _ROUND | CompareTask | ForwardTask | Probe | Ping
@@ -174,7 +178,7 @@ class Executor:
             card.held.drop_graphs()
         raise error
 
-    def _run(self, card: Card, request: AnyRequest, payloads: Sequence[Buffer]) -> _Result:
+    def _run(self, card: Card, request: _COMPUTED, payloads: Sequence[Buffer]) -> _Result:
         match request:
             case OpenStage():
                 return self._open(request), ()
@@ -212,8 +216,6 @@ class Executor:
                 return self._stage.compare(request, payloads), ()
             case Ping():
                 return Done(), ()
-            case Save() | HashTask():
-                raise AssertionError("these are answered from threads of their own")
             case _:
                 assert_never(request)
 

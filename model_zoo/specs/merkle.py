@@ -46,16 +46,11 @@ class Tree:
     """A whole tree in memory, to say of each leaf how it leads to the root.
 
     Args:
-        leaves: the digests of all leaves, in their order.
-
-    Raises:
-        ValueError: there is no leaf.
+        leaves: the digests of all leaves, one at least, in their order.
     """
 
     def __init__(self, leaves: Iterable[bytes]) -> None:
         level = list(leaves)
-        if not level:
-            raise ValueError("a tree needs a leaf")
         self._levels = [level]
         while len(level) > 1:
             joined = [_join(*level[at : at + 2]) for at in range(0, len(level) - 1, 2)]
