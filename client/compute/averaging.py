@@ -29,7 +29,7 @@ from torch import Tensor
 from client.compute.aggregation import Aggregation
 from client.compute.errors import CodecError, PoisonedTensor, ShapeError, StaleRequest
 from client.compute.payload import Buffer, sealed_digest
-from client.compute.replica import Replica, squared_norm
+from client.compute.replica import LocalReplica, Replica, squared_norm
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.codec import CODECS
 from model_zoo.specs.optimizer import OPTIMIZERS
@@ -135,7 +135,7 @@ class Averager:
                 continue
             if not refused:
                 aggregation.add(part, microbatches)
-                if self.replica.inner is not None and microbatches:
+                if isinstance(self.replica, LocalReplica) and microbatches:
                     lengths.append((squared_norm(part) / microbatches**2, microbatches))
         _raise_all(refused)
         total = aggregation.result()
@@ -169,7 +169,7 @@ class Averager:
             return 0.0
         replica, optimizer = self.replica, self.replica.optimizer
         start, end = bounds[segment], bounds[segment + 1]
-        if replica.inner is not None:
+        if isinstance(replica, LocalReplica):
             return replica.usual_distance(max(microbatches, default=0)) * math.sqrt(end - start)
         kept = dict(zip(OPTIMIZERS[optimizer.spec.name].vectors, optimizer.vectors, strict=True))
         if "second_moment" not in kept or not optimizer.steps_done:

@@ -26,7 +26,7 @@ from client.compute.codec import Boundary
 from client.compute.compiling import CompiledBlocks, compile_blocks
 from client.compute.errors import ComputeError, DiskError, OutOfMemory, StageNotOpened
 from client.compute.payload import Buffer
-from client.compute.replica import Replica, is_out_of_memory, open_replica
+from client.compute.replica import LocalReplica, Replica, is_out_of_memory, open_replica
 from client.compute.requests import (
     Answer,
     AnyRequest,
@@ -260,8 +260,8 @@ class Executor:
             loaded = load_start(replica, request)
         else:
             loaded = saving.load(replica, request)
-            if replica.inner is not None:
-                replica.inner.rate = request.learning_rate
+            if isinstance(replica, LocalReplica):
+                replica.rate = request.learning_rate
         self._stage.averager.forget()
         self._stage.forget()
         return loaded

@@ -19,7 +19,7 @@ from client.compute.codec import Boundary
 from client.compute.errors import GraphGone, PoisonedTensor, ShapeError
 from client.compute.payload import Buffer
 from client.compute.readings import Check, Readings
-from client.compute.replica import Replica
+from client.compute.replica import LocalReplica, Replica
 from client.compute.slot import Graph, Slot
 from client.compute.wire import StageInput
 from model_zoo.head_loss import losses_of_hidden
@@ -108,7 +108,7 @@ def subtract(replica: Replica, task: PassTask, payloads: Payloads) -> Outcome:
     """
     slot = replica.at(task.step)
     slot.check_counted(task.microbatch, counted=True)
-    if replica.inner is not None:
+    if isinstance(replica, LocalReplica):
         slot.counted.discard(task.microbatch)
     else:
         run_again(replica, slot, task, payloads)

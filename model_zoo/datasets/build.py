@@ -54,10 +54,9 @@ TRAINED_ON_BYTES = 64 << 20
 """Text that a new tokenizer is trained on, from all over the sources."""
 _TEXT_BYTES = 4 << 20
 """Tokenized at once, on all cores."""
-_TALK_BYTES = 1 << 20
-"""Of conversations, which are packed together."""
-_PACKED_WINDOWS = 64
-"""Conversations of so many windows, at a byte a token, are packed together at least."""
+_TALK_BYTES = 8 << 20
+"""Of conversations, which are packed together: 64 windows of the longest context, at a byte a
+token."""
 
 
 def build(
@@ -101,8 +100,7 @@ def build(
         chosen = _chosen(out, pieces, field, tokenizer)
         make: _Make = partial(_tokenized, field, chosen)
         if context is not None:
-            enough = max(_TALK_BYTES, _PACKED_WINDOWS * context)
-            make = partial(_talked, Reader(chosen, context), enough)
+            make = partial(_talked, Reader(chosen, context))
         note = _assemble(out, pieces, make, tell, masked=context is not None)
         answers = Answers(context, max(1, note.tally.learned)) if context else None
         return _finish(out, paths, chosen, note, answers)
@@ -217,10 +215,8 @@ def _tokenized(
         yield _encoded(texts, batch, tokenizer), Tally(ends, size, replaced)
 
 
-def _talked(
-    reader: Reader, enough: int, piece: Piece, bad: BadRow
-) -> Iterator[tuple[bytes, Tally]]:
-    """Make windows of conversations, of which ``enough`` bytes are packed together at least."""
+def _talked(reader: Reader, piece: Piece, bad: BadRow) -> Iterator[tuple[bytes, Tally]]:
+    """Make windows of conversations."""
     batch: list[Conversation] = []
     size = 0
     for place, row in sources.rows(piece, bad):
@@ -230,7 +226,7 @@ def _talked(
             bad(RowPlace(piece.path, place, str(error)))
             continue
         size += len(batch[-1].text)
-        if size >= enough:
+        if size >= _TALK_BYTES:
             yield from _windows(reader, batch)
             batch, size = [], 0
     yield from _windows(reader, batch)
