@@ -28,8 +28,8 @@ from torch import Tensor
 
 from client.compute.averaging import Averager, checked_bounds, relative
 from client.compute.errors import CodecError, StaleRequest
-from client.compute.passes import Payloads, exactly, run_again
-from client.compute.payload import Buffer, Direction
+from client.compute.passes import exactly, run_again
+from client.compute.payload import Buffer, Direction, Payloads
 from client.compute.readings import Readings
 from client.compute.replica import inner_product, squared_norm
 from client.compute.slot import Slot

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from client.compute.aggregation import Aggregation
 from client.compute.errors import CodecError, PoisonedTensor, ShapeError, StaleRequest
-from client.compute.payload import Buffer, sealed_digest
+from client.compute.payload import Buffer, Payloads, sealed_digest
 from client.compute.replica import LocalReplica, Replica, squared_norm
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.codec import CODECS
@@ -39,8 +39,6 @@ _USUAL_STEPS = 16
 _ABSURD_PART = 1e4  # times the largest norm of the newest steps; honest spikes were up to 200 times
 _ABSURD_SUM = 1e6  # far above any sum of an owner that refuses absurd contributions
 _NORM_TOLERANCE = 1e-6  # machines add squares in different orders
-
-Payloads = Sequence[Buffer]
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from client.compute.compiling import CompiledBlocks
-from client.compute.errors import StageNotOpened
+from client.compute.errors import StaleRequest
 from client.compute.replica import Replica
 from client.compute.requests import AnyRequest
 from protocol.pipeline.effects import (
@@ -68,10 +68,10 @@ class Card:
         """The stage.
 
         Raises:
-            StageNotOpened: there is none.
+            StaleRequest: there is none.
         """
         if self.held is None:
-            raise StageNotOpened("no stage is open")
+            raise StaleRequest("no stage is open")
         return self.held
 
     def begin_thread(self, device: torch.device) -> None:

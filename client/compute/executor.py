@@ -24,7 +24,7 @@ from client.compute.averaging import Averager
 from client.compute.cards import PASSES, Card, Cards
 from client.compute.codec import Boundary
 from client.compute.compiling import CompiledBlocks, compile_blocks
-from client.compute.errors import ComputeError, DiskError, OutOfMemory, StageNotOpened
+from client.compute.errors import ComputeError, DiskError, OutOfMemory, StaleRequest
 from client.compute.payload import Buffer
 from client.compute.replica import LocalReplica, Replica, is_out_of_memory, open_replica
 from client.compute.requests import (
@@ -222,7 +222,7 @@ class Executor:
     @property
     def _stage(self) -> Auditor:
         if self._opened is None:
-            raise StageNotOpened("no stage is open")
+            raise StaleRequest("no stage is open")
         return self._opened
 
     def _open(self, request: OpenStage) -> StageOpened:

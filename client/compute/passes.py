@@ -17,7 +17,7 @@ from torch import Tensor
 
 from client.compute.codec import Boundary
 from client.compute.errors import GraphGone, PoisonedTensor, ShapeError
-from client.compute.payload import Buffer
+from client.compute.payload import Buffer, Payloads
 from client.compute.readings import Check, Readings
 from client.compute.replica import LocalReplica, Replica
 from client.compute.slot import Graph, Slot
@@ -26,7 +26,6 @@ from model_zoo.head_loss import losses_of_hidden
 from model_zoo.stages import Stage, shown_share
 from protocol.pipeline.effects import BackwardTask, ForwardTask, LossTask, Outcome, PassTask
 
-Payloads = Sequence[Buffer]
 Sent = Sequence[Buffer | Boundary]
 
 LARGEST_GRADIENT = 2.0**31

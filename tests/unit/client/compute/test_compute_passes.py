@@ -200,7 +200,7 @@ def test_nothing_works_before_a_stage_is_open() -> None:
         Save(version=0, path="x"),
         Load(version=0, path="x"),
     ):
-        assert worker.fails(request).kind == "unopened"
+        assert worker.fails(request).message == "no stage is open"
 
 
 @pytest.mark.parametrize("device", ["quantum", "cuda:99"])
