@@ -30,19 +30,20 @@ class FlatParameters:
     Attributes:
         values: all parameters that are trained, (N,) fp32, contiguous, on the module's device.
         gradients: their gradients, (N,) fp32; autograd adds to it in place.
+        home: where the gradients lie.
         decay_size: the first so many elements belong to matrices and are decayed.
         layout: the segments in order; together they cover the buffers without gaps.
 
     Args:
         gradients: the buffer (N,) to use for the gradients, that of another module like this one:
             then only one of them may run back at a time, from `zero_gradients` on.
-        vectors: where the gradients lie; None: where the module does.
+        home: where the gradients lie; None: where the module does.
 
     Do not move the module to another device afterwards: that would part it from the buffers.
     """
 
     def __init__(
-        self, module: nn.Module, gradients: Tensor | None = None, vectors: Vectors | None = None
+        self, module: nn.Module, gradients: Tensor | None = None, home: Vectors | None = None
     ) -> None:
         named = {name: each for name, each in module.named_parameters() if each.requires_grad}
         order = section_order({name: parameter.shape for name, parameter in named.items()})
@@ -52,15 +53,15 @@ class FlatParameters:
         total = sum(segment.size for segment in self.layout)
         device = next(iter(named.values())).device
         self.values = torch.empty(total, dtype=torch.float32, device=device)
-        self._vectors = Vectors(device) if vectors is None else vectors
-        self.gradients = self._vectors.zeros(total) if gradients is None else gradients
+        self.home = Vectors(device) if home is None else home
+        self.gradients = self.home.zeros(total) if gradients is None else gradients
         self._bound = [(named[s.name], s) for s in self.layout]
         with torch.no_grad():
             for parameter, segment in self._bound:
                 view = self._view(self.values, segment)
                 view.copy_(parameter)
                 parameter.data = view
-        if self._vectors.offloaded:
+        if self.home.offloaded:
             self._take_each_gradient()
         self.zero_gradients()
 
@@ -72,7 +73,7 @@ class FlatParameters:
         """
         self.gradients.zero_()
         for parameter, segment in self._bound:
-            offloaded = self._vectors.offloaded
+            offloaded = self.home.offloaded
             parameter.grad = None if offloaded else self._view(self.gradients, segment)
 
     def _take_each_gradient(self) -> None:

@@ -9,7 +9,6 @@ Shapes: N parameters of the stage.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -39,22 +38,16 @@ class Vectors:
         """Return a new vector of zeros, (size,) fp32."""
         return torch.zeros(size, device=self.device)
 
-    def pieces(self, changed: Sequence[Tensor], read: Sequence[Tensor] = ()) -> Pieces:
+    def pieces(
+        self, changed: Sequence[Tensor], read: Sequence[Tensor] = (), *, whole: bool = False
+    ) -> Pieces:
         """Yield the same piece of every vector on the device, one that fits the caches.
 
         Args:
             changed: vectors that are changed in place.
             read: vectors that are not; they come after the others.
+            whole: yield them in one piece, however long they are.
         """
         vectors = (*changed, *read)
-        return zip(*(torch.split(vector, self.chunk) for vector in vectors), strict=True)
-
-    def fetched(
-        self, changed: Sequence[Tensor], read: Sequence[Tensor] = ()
-    ) -> AbstractContextManager[tuple[Tensor, ...]]:
-        """Have whole vectors, or parts, on the device for the length of a `with` block.
-
-        Args:
-            changed, read: as in `pieces`.
-        """
-        return nullcontext((*changed, *read))
+        size = len(vectors[0]) if whole else self.chunk
+        return zip(*(torch.split(vector, size) for vector in vectors), strict=True)

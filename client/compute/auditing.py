@@ -28,10 +28,10 @@ from torch import Tensor
 
 from client.compute.averaging import Averager, checked_bounds, relative
 from client.compute.errors import CodecError, StaleRequest
-from client.compute.passes import Payloads, exactly, run_again
-from client.compute.payload import Buffer, Direction
+from client.compute.passes import exactly, run_again
+from client.compute.payload import Buffer, Direction, Payloads
 from client.compute.readings import Readings
-from client.compute.replica import Replica, inner_product, squared_norm
+from client.compute.replica import inner_product, squared_norm
 from client.compute.slot import Slot
 from model_zoo.specs.codec import CODECS
 from protocol.pipeline.effects import CompareTask, KeepVersionTask, Outcome, PassTask, ReduceTask
@@ -61,8 +61,8 @@ class _Kept:
 class Auditor:
     """The auditing side of a replica; one audit at a time."""
 
-    def __init__(self, replica: Replica, averager: Averager) -> None:
-        self._replica, self._averager = replica, averager
+    def __init__(self, averager: Averager) -> None:
+        self.averager, self.replica = averager, averager.replica
         self._kept: _Kept | None = None
         self._segment = (-1, 0, 0.0)
         """Step, size and usual norm of the segment whose sum is made again."""
@@ -78,28 +78,28 @@ class Auditor:
             StaleRequest: the step is not at this version; or the sum before it is not known here,
                 so that nobody can say what its rounding explains.
         """
-        slot, before = self._replica.at(task.step), self._averager.last_norm
+        slot, before = self.replica.at(task.step), self.averager.last_norm
         if before is None and task.step > 0:
             raise StaleRequest(f"the sum before step {task.step} was not applied here")
         self._kept = None  # free the copy before
         if task.segment is not None:
-            bounds = checked_bounds(task.bounds, self._replica.size)
+            bounds = checked_bounds(task.bounds, self.replica.size)
             size = bounds[task.segment + 1] - bounds[task.segment]
-            usual = self._averager.usual_norm(bounds, task.segment)
+            usual = self.averager.usual_norm(bounds, task.segment)
             self._segment = task.step, size, usual
         self._kept = _Kept(task.step, slot.copy(), before or 0.0)
         return Outcome()
 
     def recompute(self, task: PassTask, payloads: Payloads) -> Outcome:
         """Add a microbatch to the audit's sum; compare what the member has sent of it."""
-        slot, part = self._audited(task.step).slot, self._replica.part
+        slot, part = self._audited(task.step).slot, self.replica.part
         slot.check_counted(task.microbatch, counted=False)
         directions: list[Direction] = ["forward"] * (not part.has_head)
         directions += ["backward"] * (not part.embeds)
         given = payloads[: len(payloads) - len(directions)]
         claimed = exactly(payloads[len(given) :], len(directions))
         given = self._needed(task.microbatch, given)
-        loss_sum, sent = run_again(self._replica, slot, task, given)
+        loss_sum, sent = run_again(self.replica, slot, task, given)
         ours = [each.ready() for each in sent]
         apart = {"forward": 0.0, "backward": 0.0}
         for place, direction in enumerate(directions):
@@ -115,7 +115,7 @@ class Auditor:
         Raises:
             CodecError: it gave others.
         """
-        part, wire, samples = self._replica.part, self._replica.wire, self._replica.samples
+        part, wire, samples = self.replica.part, self.replica.wire, self.replica.samples
         if part.embeds and not part.has_head and samples is not None:
             tokens = exactly(given, 2)[1]
             if bytes(tokens) != bytes(samples.read(microbatch)):
@@ -130,7 +130,7 @@ class Auditor:
         relative to the sum.
         """
         kept = self._audited(task.step)
-        bounds = checked_bounds(task.bounds, self._replica.size)
+        bounds = checked_bounds(task.bounds, self.replica.size)
         exactly(payloads, len(bounds) - 1)
         apart, lost, squares, common, chances = [], [], [], [], []
         for place, (start, end) in enumerate(pairwise(bounds)):
@@ -159,7 +159,7 @@ class Auditor:
         step, size, usual = self._segment
         if step != task.step:
             raise StaleRequest(f"no segment is kept to audit step {task.step}")
-        return self._averager.sum_again(task, payloads, size, usual)
+        return self.averager.sum_again(task, payloads, size, usual)
 
     def _audited(self, step: int) -> _Kept:
         if self._kept is None or self._kept.step != step:
@@ -176,7 +176,7 @@ class Auditor:
         theirs, expected = (
             self._boundary(sent, direction, place).flatten() for sent in (claimed, ours)
         )
-        step = CODECS[self._replica.wire.run.boundary_codec].step
+        step = CODECS[self.replica.wire.run.boundary_codec].step
         padded = torch.nn.functional.pad(expected, (0, -len(expected) % GROUP)).view(-1, GROUP)
         allowed = max(ROUNDING, step) * float(torch.linalg.vector_norm(padded, dim=1).max())
         distance = math.sqrt(max(0.0, squared_norm(theirs - expected) - allowed**2))
@@ -186,21 +186,19 @@ class Auditor:
     def _boundary(self, payload: Buffer, direction: Direction, place: int) -> Tensor:
         """Return what a payload holds: (B, T, K)."""
         readings = Readings()
-        tensor = self._replica.wire.boundary_in(payload, direction, place, readings)
+        tensor = self.replica.wire.boundary_in(payload, direction, place, readings)
         readings.read()
         return tensor
 
     def _decoded(self, payload: Buffer, size: int, place: int) -> Tensor:
-        if size > 0 and len(payload) == 0:
-            raise CodecError("the segment is empty", place)
         out = torch.empty(size)
-        self._replica.wire.segment_in(payload, out, place)
+        self.replica.wire.segment_in(payload, out, place)
         return out
 
     def _as_sent(self, ours: Tensor) -> Tensor:
         """Return our sum as it would arrive."""
         out = torch.empty(ours.shape)
-        self._replica.wire.segment_back(self._replica.wire.segment_out(ours), out)
+        self.replica.wire.segment_back(self.replica.wire.segment_out(ours), out)
         return out
 
 

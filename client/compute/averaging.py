@@ -28,8 +28,8 @@ from torch import Tensor
 
 from client.compute.aggregation import Aggregation
 from client.compute.errors import CodecError, PoisonedTensor, ShapeError, StaleRequest
-from client.compute.payload import Buffer, sealed_digest
-from client.compute.replica import Replica, squared_norm
+from client.compute.payload import Buffer, Payloads, sealed_digest
+from client.compute.replica import LocalReplica, Replica, squared_norm
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.codec import CODECS
 from model_zoo.specs.optimizer import OPTIMIZERS
@@ -39,8 +39,6 @@ _USUAL_STEPS = 16
 _ABSURD_PART = 1e4  # times the largest norm of the newest steps; honest spikes were up to 200 times
 _ABSURD_SUM = 1e6  # far above any sum of an owner that refuses absurd contributions
 _NORM_TOLERANCE = 1e-6  # machines add squares in different orders
-
-Payloads = Sequence[Buffer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,7 @@ class Averager:
     """
 
     def __init__(self, replica: Replica) -> None:
-        self._replica = replica
+        self.replica = replica
         self._rule = replica.wire.run.aggregation
         self._attempt: _Attempt | None = None
         self._decoded: dict[int, _Decoded] = {}  # by segment of the attempt
@@ -95,7 +93,7 @@ class Averager:
 
     def contribute(self, task: ContributeTask) -> tuple[Outcome, list[memoryview]]:
         """Encode gradient sum plus residual, segment by segment."""
-        replica = self._replica
+        replica = self.replica
         replica.at(task.step)
         bounds = checked_bounds(task.bounds, replica.size)
         self._attempt = None
@@ -115,7 +113,7 @@ class Averager:
         attempt = self._current(task.step, task.attempt)
         parts = self._parts(attempt, task, payloads)
         scratch = self._scratch(attempt.bounds, task.segment)
-        wire, on_cpu = self._replica.wire, scratch.device.type == "cpu"
+        wire, on_cpu = self.replica.wire, scratch.device.type == "cpu"
         self._decoded.pop(task.segment, None)
         usual = self.usual_norm(attempt.bounds, task.segment, task.microbatches)
         aggregation = Aggregation(self._rule, scratch.numel(), usual)
@@ -135,7 +133,7 @@ class Averager:
                 continue
             if not refused:
                 aggregation.add(part, microbatches)
-                if self._replica.inner is not None and microbatches:
+                if isinstance(self.replica, LocalReplica) and microbatches:
                     lengths.append((squared_norm(part) / microbatches**2, microbatches))
         _raise_all(refused)
         total = aggregation.result()
@@ -167,9 +165,9 @@ class Averager:
         """
         if not RULES[self._rule].robust:
             return 0.0
-        replica, optimizer = self._replica, self._replica.optimizer
+        replica, optimizer = self.replica, self.replica.optimizer
         start, end = bounds[segment], bounds[segment + 1]
-        if replica.inner is not None:
+        if isinstance(replica, LocalReplica):
             return replica.usual_distance(max(microbatches, default=0)) * math.sqrt(end - start)
         kept = dict(zip(OPTIMIZERS[optimizer.spec.name].vectors, optimizer.vectors, strict=True))
         if "second_moment" not in kept or not optimizer.steps_done:
@@ -190,7 +188,7 @@ class Averager:
         Raises:
             CodecError, PoisonedTensor: no owner could have summed these contributions.
         """
-        wire, part = self._replica.wire, torch.empty(size)
+        wire, part = self.replica.wire, torch.empty(size)
         aggregation = Aggregation(self._rule, size, usual)
         if len(payloads) != len(task.microbatches) + 1:
             raise ShapeError(f"{len(task.microbatches)} contributions and a sum were expected")
@@ -231,7 +229,7 @@ class Averager:
         own = torch.empty(max(b - a for a, b in pairwise(attempt.bounds)))
         squares = 0.0
         for (a, b), payload in zip(pairwise(attempt.bounds), attempt.sent, strict=True):
-            self._replica.wire.segment_back(payload, own[: b - a])
+            self.replica.wire.segment_back(payload, own[: b - a])
             squares += squared_norm(own[: b - a])
         return math.sqrt(squares)
 
@@ -243,7 +241,7 @@ class Averager:
         """
         peaks: dict[int | None, float] = {}
         for place, payload in parts:
-            self._replica.wire.segment_back(payload, scratch)
+            self.replica.wire.segment_back(payload, scratch)
             peaks[place] = float(scratch.abs().amax())
         culprit = max(peaks, key=peaks.__getitem__)
         if culprit is not None:
@@ -262,7 +260,7 @@ class Averager:
 
     def apply(self, task: ApplyTask, payloads: Payloads) -> Outcome:
         """Make the next version from the broadcast sums, after checking all of them."""
-        replica = self._replica
+        replica = self.replica
         replica.at(task.step)
         bounds = checked_bounds(task.bounds, replica.size)
         attempt = self._contribution(task, bounds)
@@ -280,9 +278,9 @@ class Averager:
 
     def apply_local(self, task: ApplyTask) -> Outcome:
         """Make the next version from this replica's own sum and its residual, if any."""
-        self._replica.at(task.step)
-        self._replica.close()
-        total = self._with_residual(0, self._replica.size)
+        self.replica.at(task.step)
+        self.replica.close()
+        total = self._with_residual(0, self.replica.size)
         self._clear_residual()
         squares = squared_norm(total)
         return self._update(total, squares, task)
@@ -292,16 +290,16 @@ class Averager:
         self.forget_sums()
         self._squares.append(squares)
         self.last_norm = math.sqrt(squares)
-        tokens = self._replica.step_tokens
-        norm = self._replica.update(total, squares, tokens, task.rate, task.stretch)
-        digest = self._replica.state_hash() if self._replica.is_small else ""
+        tokens = self.replica.step_tokens
+        norm = self.replica.update(total, squares, tokens, task.rate, task.stretch)
+        digest = self.replica.state_hash() if self.replica.is_small else ""
         return Outcome(hash=digest, grad_norm=norm)
 
     def _with_residual(self, start: int, end: int) -> Tensor:
         """Contribution plus residual from ``start`` to ``end``, in scratch."""
         self.forget_sums()
-        scratch = self._replica.flat.gradients[start:end]
-        total = self._replica.contribution(start, end)
+        scratch = self.replica.flat.gradients[start:end]
+        total = self.replica.contribution(start, end)
         if self._residual is None:
             return scratch.copy_(total)
         return torch.add(total, self._residual[start:end].to(total.device), out=scratch)
@@ -309,7 +307,7 @@ class Averager:
     def _scratch(self, bounds: Sequence[int], segment: int) -> Tensor:
         """The buffer in which a segment's sum is decoded: gradients, which are scratch between
         passes."""
-        return self._replica.flat.gradients[bounds[segment] : bounds[segment + 1]]
+        return self.replica.flat.gradients[bounds[segment] : bounds[segment + 1]]
 
     def _decode(
         self, bounds: Sequence[int], segment: int, payload: Buffer, claimed: float, *, blamed: int
@@ -323,12 +321,12 @@ class Averager:
         if known is None or known.digest != digest:
             self._decoded.pop(segment, None)
             scratch = self._scratch(bounds, segment)
-            self._replica.wire.segment_in(payload, scratch, blamed)
+            self.replica.wire.segment_in(payload, scratch, blamed)
             known = self._decoded[segment] = _Decoded(digest, squared_norm(scratch))
         _check_norm(known.squared_norm, claimed, blamed)
 
     def _current(self, step: int, number: int) -> _Attempt:
-        self._replica.at(step)
+        self.replica.at(step)
         if self._attempt is None or self._attempt.number != number:
             raise StaleRequest(f"attempt {number} of step {step} is not the one contributed to")
         return self._attempt
@@ -337,7 +335,7 @@ class Averager:
         self, attempt: _Attempt, task: ReduceTask, payloads: Payloads
     ) -> list[tuple[int | None, Buffer]]:
         """The members' contributions in order, with their places in the task; None: our own."""
-        ours = (i for i, key in enumerate(task.parts) if key.peer == self._replica.peer)
+        ours = (i for i, key in enumerate(task.parts) if key.peer == self.replica.peer)
         own = next(ours, None)
         if task.segment >= len(attempt.sent) or own is None or own >= len(task.microbatches):
             raise ShapeError(f"no segment {task.segment} or no member {own}")
@@ -358,7 +356,7 @@ class Averager:
             return None
         if attempt.bounds != bounds:
             raise StaleRequest("the bounds changed after contributing")
-        if attempt.counted != self._replica.counted:
+        if attempt.counted != self.replica.counted:
             self.forget()
             return None
         return attempt
@@ -369,9 +367,9 @@ class Averager:
             return
         for segment, (start, end) in enumerate(pairwise(attempt.bounds)):
             sent = torch.empty(end - start)
-            self._replica.wire.segment_back(attempt.sent[segment], sent)
+            self.replica.wire.segment_back(attempt.sent[segment], sent)
             residual = self._residual[start:end]
-            ours = self._replica.contribution(start, end).to(residual.device)
+            ours = self.replica.contribution(start, end).to(residual.device)
             residual.add_(ours).sub_(sent.to(residual.device))
             if (lost := attempt.lost_in_sum.get(segment)) is not None:
                 residual.add_(lost.to(residual.device))

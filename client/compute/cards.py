@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from client.compute.compiling import CompiledBlocks
-from client.compute.errors import StageNotOpened
+from client.compute.errors import StaleRequest
 from client.compute.replica import Replica
 from client.compute.requests import AnyRequest
 from protocol.pipeline.effects import (
@@ -42,7 +42,7 @@ from protocol.pipeline.effects import (
 MOST_ASKED: Final = 4
 """Requests that a card has at a time, with all that they carry: one is computed, others wait."""
 
-_DEALT = ForwardTask | LossTask | BackwardTask | PassTask
+PASSES = ForwardTask | LossTask | BackwardTask | PassTask
 _LED = ReduceTask | DecodeTask | KeepVersionTask | CompareTask
 """Requests that the first card executes beside passes of the others."""
 
@@ -68,10 +68,10 @@ class Card:
         """The stage.
 
         Raises:
-            StageNotOpened: there is none.
+            StaleRequest: there is none.
         """
         if self.held is None:
-            raise StageNotOpened("no stage is open")
+            raise StaleRequest("no stage is open")
         return self.held
 
     def begin_thread(self, device: torch.device) -> None:
@@ -113,7 +113,7 @@ class Cards:
     def begin(self, request: AnyRequest) -> tuple[Card, bool]:
         """Wait until a request may begin; return its card, and whether this one computes it in its
         own thread, beside others."""
-        beside = bool(self.others) and isinstance(request, _DEALT | _LED)
+        beside = bool(self.others) and isinstance(request, PASSES | _LED)
         with self._changed:
             if beside:
                 self._changed.wait_for(lambda: self._card_of(request).asked < MOST_ASKED)
@@ -121,7 +121,7 @@ class Cards:
                 self._changed.wait_for(self._is_quiet)
             card = self._card_of(request)
             card.asked += 1
-            if isinstance(request, _DEALT):
+            if isinstance(request, PASSES):
                 self._homes.setdefault(request.microbatch, card)
         return card, beside
 
@@ -140,7 +140,7 @@ class Cards:
         return not any(card.asked for card in self.all)
 
     def _card_of(self, request: AnyRequest) -> Card:
-        if not self.others or not isinstance(request, _DEALT):
+        if not self.others or not isinstance(request, PASSES):
             return self.leader
         if isinstance(request, PassTask) and request.into == "audit":
             return self.leader

@@ -16,7 +16,6 @@ FailureKind = Literal[
     "disk",
     "data",
     "checkpoint",
-    "unopened",
     "internal",
 ]
 
@@ -59,7 +58,7 @@ class ShapeError(ComputeError, kind="shape"):
 
 
 class StaleRequest(ComputeError, kind="stale"):
-    """The request belongs to another step or version than the worker's."""
+    """The request belongs to another step or version than the worker's, or there is no stage."""
 
 
 class LedgerError(ComputeError, kind="ledger"):
@@ -68,10 +67,6 @@ class LedgerError(ComputeError, kind="ledger"):
 
 class GraphGone(ComputeError, kind="graph"):
     """The forward graph was not kept: ask again and give the stage's input as well."""
-
-
-class StageNotOpened(ComputeError, kind="unopened"):
-    """The request needs an opened stage and there is none."""
 
 
 class DiskError(ComputeError, kind="disk"):

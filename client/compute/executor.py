@@ -13,7 +13,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import assert_never
 
 import msgspec
@@ -22,12 +21,12 @@ import torch
 from client.compute import allowance, device, passes, saving
 from client.compute.auditing import Auditor
 from client.compute.averaging import Averager
-from client.compute.cards import Card, Cards
+from client.compute.cards import PASSES, Card, Cards
 from client.compute.codec import Boundary
 from client.compute.compiling import CompiledBlocks, compile_blocks
-from client.compute.errors import ComputeError, DiskError, OutOfMemory, StageNotOpened
+from client.compute.errors import ComputeError, DiskError, OutOfMemory, StaleRequest
 from client.compute.payload import Buffer
-from client.compute.replica import Replica, is_out_of_memory, open_replica
+from client.compute.replica import LocalReplica, Replica, is_out_of_memory, open_replica
 from client.compute.requests import (
     Answer,
     AnyRequest,
@@ -61,19 +60,15 @@ from protocol.pipeline.effects import (
 Send = Callable[[Answer, Sequence[Buffer]], None]
 _Result = tuple[Answer, Sequence[Buffer | Boundary]]
 
-_PASSES = ForwardTask | LossTask | BackwardTask | PassTask
 _ROUND = ContributeTask | ReduceTask | DecodeTask | ApplyTask
+_COMPUTED = (
+    PASSES | _ROUND | CompareTask | KeepVersionTask | OpenStage | Load | LoadStart | Probe | Ping
+)
+"""All but what threads of their own answer."""
 _CHANGES = ApplyTask | Load | LoadStart | OpenStage
 """Requests that change the tensors of the version."""
 _NO_GRADIENTS = _ROUND | CompareTask | ForwardTask | Probe | Ping
 """Requests that leave the gradients' scratch to the averager; so does a pass for the loss."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    replica: Replica
-    averager: Averager
-    auditor: Auditor
 
 
 class Executor:
@@ -85,7 +80,7 @@ class Executor:
 
     def __init__(self, *, owns_process: bool = False) -> None:
         self._owns_process = owns_process
-        self._opened: _Opened | None = None
+        self._opened: Auditor | None = None
         self._cards = Cards()
         self._saving: saving.Saving | None = None
         self._hashes, self._hashing = ThreadPoolExecutor(1, "hashing"), Future[None]()
@@ -130,7 +125,7 @@ class Executor:
         except Exception as error:
             result = self._failure(error, card), ()
         seconds = time.perf_counter() - start
-        if isinstance(request, _PASSES):  # other cards compute meanwhile
+        if isinstance(request, PASSES):  # other cards compute meanwhile
             seconds /= len(self._cards.all)
         reply = msgspec.structs.replace(result[0], seconds=seconds)
         card.answers.submit(self._answer, card, reply, result[1], send)
@@ -172,18 +167,18 @@ class Executor:
     def _lack(self, card: Card, request: AnyRequest, error: Exception) -> str:
         """Return what memory lacks for a request, in words; empty: compiled blocks have failed.
         Raises the error if running it otherwise is no use."""
-        opened, lacks = self._opened, is_out_of_memory(error)
-        if opened is not None and isinstance(request, _PASSES):
+        lacks = is_out_of_memory(error)
+        if isinstance(request, PASSES):
             if lacks:
                 return str(error).partition("\n")[0] or "it says no more"
             if card.blocks is not None and card.blocks.gives_up(error):
                 traceback.print_exception(error, file=sys.stderr)
                 return ""
-        if opened is not None and lacks:
-            card.replica.drop_graphs()
+        if lacks and card.held is not None:
+            card.held.drop_graphs()
         raise error
 
-    def _run(self, card: Card, request: AnyRequest, payloads: Sequence[Buffer]) -> _Result:
+    def _run(self, card: Card, request: _COMPUTED, payloads: Sequence[Buffer]) -> _Result:
         match request:
             case OpenStage():
                 return self._open(request), ()
@@ -202,13 +197,13 @@ class Executor:
             case PassTask(into="less"):
                 return passes.subtract(card.replica, request, payloads), ()
             case PassTask():
-                return self._stage.auditor.recompute(request, payloads), ()
+                return self._stage.recompute(request, payloads), ()
             case ContributeTask():
                 return self._stage.averager.contribute(request)
             case ReduceTask(compare_to=None):
                 return self._stage.averager.reduce(request, payloads)
             case ReduceTask():
-                return self._stage.auditor.sum_again(request, payloads), ()
+                return self._stage.sum_again(request, payloads), ()
             case DecodeTask():
                 return self._stage.averager.decode_sum(request, payloads), ()
             case ApplyTask(bounds=()):
@@ -216,20 +211,18 @@ class Executor:
             case ApplyTask():
                 return self._stage.averager.apply(request, payloads), ()
             case KeepVersionTask():
-                return self._stage.auditor.keep(request), ()
+                return self._stage.keep(request), ()
             case CompareTask():
-                return self._stage.auditor.compare(request, payloads), ()
+                return self._stage.compare(request, payloads), ()
             case Ping():
                 return Done(), ()
-            case Save() | HashTask():
-                raise AssertionError("these are answered from threads of their own")
             case _:
                 assert_never(request)
 
     @property
-    def _stage(self) -> _Opened:
+    def _stage(self) -> Auditor:
         if self._opened is None:
-            raise StageNotOpened("no stage is open")
+            raise StaleRequest("no stage is open")
         return self._opened
 
     def _open(self, request: OpenStage) -> StageOpened:
@@ -252,8 +245,7 @@ class Executor:
             made.append((replica, blocks))
             said += [compiled] * (compiled not in said)
         leader = made[0][0]
-        averager = Averager(leader)
-        opened = _Opened(leader, averager, Auditor(leader, averager))
+        opened = Auditor(Averager(leader))
         if len(cards) > 1:
             for card, chosen in zip(cards, devices, strict=True):
                 card.begin_thread(chosen)
@@ -268,10 +260,10 @@ class Executor:
             loaded = load_start(replica, request)
         else:
             loaded = saving.load(replica, request)
-            if replica.inner is not None:
-                replica.inner.rate = request.learning_rate
+            if isinstance(replica, LocalReplica):
+                replica.rate = request.learning_rate
         self._stage.averager.forget()
-        self._stage.auditor.forget()
+        self._stage.forget()
         return loaded
 
     def _begin(self, request: Save | HashTask, send: Send) -> None:

@@ -6,7 +6,7 @@ and keeps whole forward graphs where memory allows.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.codec import CODECS
@@ -60,11 +60,18 @@ class MemoryNeed:
         return self.state_bytes + passing + self.frozen_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Holding:
-    """How a replica of a stage is held; `need` is the memory of it, without the process itself.
+def memory_need(
+    manifest: Manifest,
+    stage: int,
+    graphs_kept: int = 1,
+    *,
+    reruns_blocks: bool = False,
+    offload: bool = False,
+    host: bool = False,
+) -> MemoryNeed:
+    """Return the memory that a replica of a stage needs, without the process itself.
 
-    Fields:
+    Args:
         manifest: of the run; where passes may compute in several types it is enough for all.
         stage: index of the stage.
         graphs_kept: forward graphs held for their backward; one more is in use.
@@ -73,108 +80,65 @@ class Holding:
         host: whether a GPU computes, whose host has memory of its own: what a local round or an
             inner step touches once lies there.
     """
+    model, cut, batch = manifest.model, manifest.layers_per_stage, manifest.tokens_per_microbatch
+    parameters, is_last = stage_parameters(model, cut, stage), stage == len(cut) - 1
+    codec = CODECS[manifest.averaging_codec]
+    # at most 2 bytes a number, or what is sent and what comes
+    sent = math.ceil(2 * min(1.0, codec.bytes_per_number) * parameters) * (not codec.lossless)
+    contributions = parameters * NUMBER_BYTES * RULES[manifest.aggregation].robust
+    here, away = _vectors(manifest, offload=offload, host=host)
+    if away:
+        # The host has what is sent, and the contributions, which are compared there.
+        averaging = sent * 2 // 3 + min(parameters, OFFLOAD_WINDOW) * NUMBER_BYTES * away
+    else:
+        averaging = sent + contributions
+    scratch = OPTIMIZERS[manifest.optimizer.name].matrix_scratch * largest_matrix(model)
+    graph_bytes, block_bytes = _graph_and_block_bytes(manifest, stage, parameters, reruns_blocks)
+    return MemoryNeed(
+        state_bytes=parameters * NUMBER_BYTES * (1 + here) + averaging + scratch,
+        offloaded_bytes=parameters * NUMBER_BYTES * away + (contributions if away else 0),
+        graph_bytes=graph_bytes,
+        block_bytes=block_bytes,
+        graphs=1 if is_last else graphs_kept + 1,
+        head_bytes=_head_bytes(model, batch) if is_last else 0,
+        frozen_bytes=_frozen_bytes(model, cut, stage),
+    )
 
-    manifest: Manifest
-    stage: int
-    graphs_kept: int = 1
-    reruns_blocks: bool = field(default=False, kw_only=True)
-    offload: bool = field(default=False, kw_only=True)
-    host: bool = field(default=False, kw_only=True)
 
-    @property
-    def need(self) -> MemoryNeed:
-        """The memory that it needs."""
-        parameters = self.parameters
-        averaging, contributions = self.averaging_bytes(parameters)
-        optimizer = OPTIMIZERS[self.manifest.optimizer.name]
-        scratch = optimizer.matrix_scratch * largest_matrix(self.model)
-        here, away = self.vectors
-        offloaded = parameters * NUMBER_BYTES * away
-        if away:
-            # The host has what is sent, and the contributions, which are compared there.
-            averaging = averaging * 2 // 3 + min(parameters, OFFLOAD_WINDOW) * NUMBER_BYTES * away
-            offloaded += contributions
-        else:
-            averaging += contributions
-        graph_bytes, block_bytes = self.graph_and_block_bytes()
-        return MemoryNeed(
-            state_bytes=parameters * NUMBER_BYTES * (1 + here) + averaging + scratch,
-            offloaded_bytes=offloaded,
-            graph_bytes=graph_bytes,
-            block_bytes=block_bytes,
-            graphs=1 if self.is_last else self.graphs_kept + 1,
-            head_bytes=_head_bytes(self.model, self.batch) if self.is_last else 0,
-            frozen_bytes=_frozen_bytes(self.model, self.manifest.layers_per_stage, self.stage),
-        )
+def _vectors(manifest: Manifest, *, offload: bool, host: bool) -> tuple[int, int]:
+    """Return how many vectors as long as the parameters lie beside those that passes are run at,
+    and how many lie in the host's memory."""
+    passing = 1 + _SCRATCH_BUFFERS  # the gradient sum
+    residual = not CODECS[manifest.averaging_codec].lossless
+    rounds = len(manifest.state.sections) - 1 + residual
+    inner = manifest.inner_optimizer
+    if inner is not None:
+        rounds += 1 + len(OPTIMIZERS[inner].vectors)  # the version's parameters
+    if offload:
+        return 0, passing + rounds
+    if inner is not None and host:
+        return passing, rounds
+    return passing + rounds, 0
 
-    @property
-    def model(self) -> ModelSpec:
-        return self.manifest.model
 
-    @property
-    def layers(self) -> int:
-        return self.manifest.layers_per_stage[self.stage]
-
-    @property
-    def is_last(self) -> bool:
-        return self.stage == self.manifest.stage_count - 1
-
-    @property
-    def parameters(self) -> int:
-        return stage_parameters(self.model, self.manifest.layers_per_stage, self.stage)
-
-    @property
-    def batch(self) -> int:
-        """Tokens of a microbatch."""
-        return self.manifest.tokens_per_microbatch
-
-    def ends_bytes(self) -> int:
-        """Of what a graph keeps of narrow boundaries: what came, and what is projected."""
-        if self.model.narrow is None:
-            return 0
-        numbers = (self.stage > 0) * self.model.boundary_width
-        numbers += (not self.is_last) * self.model.width
-        return self.batch * numbers * NUMBER_BYTES
-
-    def graph_and_block_bytes(self) -> tuple[int, int]:
-        """Return the bytes of a kept graph, and of the block that is run once more."""
-        ends = self.ends_bytes()
-        whole = ends + max(
-            _graph_bytes(self.model, self.layers, self.batch, self.parameters, precision)
-            for precision in POSSIBLE[self.manifest.compute]
-        )
-        if not self.reruns_blocks:
-            return whole, 0
-        block_bytes = whole * min(_BLOCK_COPIES, self.layers) // max(1, self.layers)
-        inputs = self.layers * self.batch * self.model.width * NUMBER_BYTES
-        return inputs + ends, block_bytes
-
-    @property
-    def lossy(self) -> bool:
-        """Whether contributions are, so that there is a residual."""
-        return not CODECS[self.manifest.averaging_codec].lossless
-
-    @property
-    def vectors(self) -> tuple[int, int]:
-        """How many vectors as long as the parameters lie beside those that passes are run at, and
-        how many lie in the host's memory."""
-        passing = 1 + _SCRATCH_BUFFERS  # the gradient sum
-        rounds = len(self.manifest.state.sections) - 1 + self.lossy
-        inner = self.manifest.inner_optimizer
-        if inner is not None:
-            rounds += 1 + len(OPTIMIZERS[inner].vectors)  # the version's parameters
-        if self.offload:
-            return 0, passing + rounds
-        if inner is not None and self.host:
-            return passing, rounds
-        return passing + rounds, 0
-
-    def averaging_bytes(self, parameters: int) -> tuple[int, int]:
-        """Of what is encoded, and of contributions that are kept until all are here."""
-        # at most 2 bytes a number, or what is sent and what comes
-        number_bytes = 2 * min(1.0, CODECS[self.manifest.averaging_codec].bytes_per_number)
-        sent = math.ceil(number_bytes * parameters) * self.lossy
-        return sent, parameters * NUMBER_BYTES if RULES[self.manifest.aggregation].robust else 0
+def _graph_and_block_bytes(
+    manifest: Manifest, stage: int, parameters: int, reruns_blocks: bool
+) -> tuple[int, int]:
+    """Return the bytes of a kept graph, and of the block that is run once more."""
+    model, batch = manifest.model, manifest.tokens_per_microbatch
+    layers, is_last = manifest.layers_per_stage[stage], stage == manifest.stage_count - 1
+    ends = 0
+    if model.narrow is not None:  # what came, and what is projected
+        numbers = (stage > 0) * model.boundary_width + (not is_last) * model.width
+        ends = batch * numbers * NUMBER_BYTES
+    whole = ends + max(
+        _graph_bytes(model, layers, batch, parameters, precision)
+        for precision in POSSIBLE[manifest.compute]
+    )
+    if not reruns_blocks:
+        return whole, 0
+    block_bytes = whole * min(_BLOCK_COPIES, layers) // max(1, layers)
+    return layers * batch * model.width * NUMBER_BYTES + ends, block_bytes
 
 
 def _graph_bytes(

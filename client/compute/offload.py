@@ -12,8 +12,7 @@ Shapes: as in `model_zoo.vectors`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
@@ -51,11 +50,13 @@ class OffloadedVectors(Vectors):
         """Return a new vector of zeros, (size,) fp32, on the CPU."""
         return torch.zeros(size, pin_memory=self._stream is not None)
 
-    def pieces(self, changed: Sequence[Tensor], read: Sequence[Tensor] = ()) -> Pieces:
+    def pieces(
+        self, changed: Sequence[Tensor], read: Sequence[Tensor] = (), *, whole: bool = False
+    ) -> Pieces:
         """Yield the same piece of every vector on the device: the next one comes, and the last one
         goes back, while one is computed."""
-        vectors = (*changed, *read)
-        ends = [*range(0, len(vectors[0]), self.chunk), len(vectors[0])]
+        vectors, size = (*changed, *read), len(changed[0])
+        ends = [*range(0, size, size if whole else self.chunk), size]
         parts = [tuple(vector[a:b] for vector in vectors) for a, b in pairwise(ends)]
         coming = self._fetch(parts[0]) if parts else ()
         for number, there in enumerate(parts):
@@ -67,19 +68,6 @@ class OffloadedVectors(Vectors):
             self._send_back(there[: len(changed)], here)
         if self._stream is not None:
             self._stream.synchronize()  # the host reads the vectors next
-
-    @contextmanager
-    def fetched(
-        self, changed: Sequence[Tensor], read: Sequence[Tensor] = ()
-    ) -> Iterator[tuple[Tensor, ...]]:
-        """Have whole vectors, or parts, on the device for the length of a `with` block."""
-        here = tuple(self._on_device(each) for each in (*changed, *read))
-        if self._stream is not None:
-            torch.cuda.current_stream(self.device).synchronize()
-        yield here
-        for home, each in zip(changed, here, strict=False):
-            if home is not each:
-                home.copy_(each)
 
     def _fetch(self, there: Sequence[Tensor]) -> tuple[Tensor, ...]:
         with on_stream(self._stream):

@@ -17,16 +17,15 @@ from torch import Tensor
 
 from client.compute.codec import Boundary
 from client.compute.errors import GraphGone, PoisonedTensor, ShapeError
-from client.compute.payload import Buffer
+from client.compute.payload import Buffer, Payloads
 from client.compute.readings import Check, Readings
-from client.compute.replica import Replica
+from client.compute.replica import LocalReplica, Replica
 from client.compute.slot import Graph, Slot
 from client.compute.wire import StageInput
 from model_zoo.head_loss import losses_of_hidden
 from model_zoo.stages import Stage, shown_share
 from protocol.pipeline.effects import BackwardTask, ForwardTask, LossTask, Outcome, PassTask
 
-Payloads = Sequence[Buffer]
 Sent = Sequence[Buffer | Boundary]
 
 LARGEST_GRADIENT = 2.0**31
@@ -46,8 +45,6 @@ def forward(
     `replica` computes. Returns the output, and the tokens if they were read from the corpus.
     """
     slot, readings = replica.at(task.step), Readings()
-    if replica.part.has_head:
-        raise ShapeError("the last stage runs forward and backward in one request")
     given, tokens = stage_input(replica, task.microbatch, payloads, readings)
     parts, keep = replica.parts, False
     if isinstance(task, PassTask):
@@ -75,8 +72,6 @@ def forward_backward(replica: Replica, task: LossTask, payloads: Payloads) -> tu
     """
     slot = replica.at(task.step)
     slot.check_counted(task.microbatch, counted=False)
-    if not replica.part.has_head:
-        raise ShapeError("only the last stage computes a loss")
     loss, sent_back = run_again(replica, slot, task, payloads)
     replica.count(task.microbatch)
     return Outcome(loss_sum=loss), sent_back
@@ -90,8 +85,6 @@ def backward(replica: Replica, task: BackwardTask, payloads: Payloads) -> tuple[
     """
     slot = replica.at(task.step)
     slot.check_counted(task.microbatch, counted=False)
-    if replica.part.has_head:
-        raise ShapeError("the last stage runs forward and backward in one request")
     if task.microbatch in slot.graphs:
         readings = Readings()
         gradient = _gradient_in(replica, task, payloads, readings)
@@ -114,7 +107,7 @@ def subtract(replica: Replica, task: PassTask, payloads: Payloads) -> Outcome:
     """
     slot = replica.at(task.step)
     slot.check_counted(task.microbatch, counted=True)
-    if replica.inner is not None:
+    if isinstance(replica, LocalReplica):
         slot.counted.discard(task.microbatch)
     else:
         run_again(replica, slot, task, payloads)

@@ -12,6 +12,7 @@ and q4 bodies: chunk after chunk, each its bf16 scales and then its packed numbe
 is filled up.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hmac import compare_digest
 from typing import Literal, TypeAlias
@@ -23,6 +24,7 @@ from model_zoo.specs.codec import CODECS, Codec
 
 Direction = Literal["forward", "backward", "average"]
 Buffer: TypeAlias = bytes | bytearray | memoryview
+Payloads: TypeAlias = Sequence[Buffer]
 
 BLOCK = CODECS["s8"].block
 SCALE_BYTES = 2

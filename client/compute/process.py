@@ -91,9 +91,8 @@ class Call(Generic[AnswerT]):
     request: Request[Any] | Task
     payloads: Sequence[Buffer]
     done: trio.Event = field(default_factory=trio.Event)
-    answer: tuple[Answer, list[bytes]] | None = None
-    death: "WorkerDied | None" = None
-    """Why there will be no answer."""
+    answer: tuple[Answer, list[bytes]] | WorkerDied | None = None
+    """The reply and its payloads, or why there will be none."""
     abandoned: bool = False
 
     async def wait(self) -> tuple[AnswerT, list[bytes]]:
@@ -103,8 +102,9 @@ class Call(Generic[AnswerT]):
         except trio.Cancelled:
             self.abandoned, self.payloads = True, ()
             raise
-        if self.answer is None:
-            raise self.death or WorkerDied(0, ())
+        assert self.answer is not None
+        if isinstance(self.answer, WorkerDied):
+            raise self.answer
         reply, payloads = self.answer
         if isinstance(reply, Failed):
             raise RequestFailed(reply)
@@ -228,7 +228,7 @@ class Worker:
     def _die(self, death: WorkerDied) -> None:
         self._death = death
         for call in self._waiting.values():
-            call.death = death
+            call.answer = death
             call.done.set()
         self._waiting.clear()
 

@@ -5,9 +5,7 @@ autograd writes (`flat.gradients`) are scratch; a microbatch enters `gradient_su
 whole backward pass has succeeded, so a failure halfway leaves the sum exact. That, and taking
 microbatches out again, costs one more buffer of the parameters' length.
 
-In local rounds the weights move between two versions (`inner_steps`). The replica contributes how
-far they have come, times the tokens that it counts: like a gradient sum, it is summed over the
-replicas and divided by the tokens of all.
+In local rounds the weights move between two versions (`LocalReplica`).
 
 Shapes: N parameters of the stage.
 """
@@ -22,7 +20,6 @@ import torch
 from torch import Tensor
 
 from client.compute.errors import OutOfMemory, ShapeError, StaleRequest
-from client.compute.inner_steps import InnerSteps
 from client.compute.offload import host_vectors, vectors_for
 from client.compute.outliers import OutlierFilter
 from client.compute.requests import OpenStage
@@ -32,11 +29,11 @@ from client.compute.wire import Wire
 from model_zoo.flat import FlatParameters
 from model_zoo.optimizers.muon import USUAL_SIZE
 from model_zoo.optimizers.optimizer import FlatOptimizer, flat_optimizer
-from model_zoo.specs.local_rounds import OUTER, LocalRounds
-from model_zoo.specs.matrices import Matrix, hidden_matrices
-from model_zoo.specs.optimizer import OptimizerSpec, learning_rate, stage_clip
+from model_zoo.specs.local_rounds import OUTER
+from model_zoo.specs.matrices import hidden_matrices
+from model_zoo.specs.optimizer import learning_rate, stage_clip
 from model_zoo.specs.precision import precision_on
-from model_zoo.specs.slices import StageSlice, cut_problem, slices
+from model_zoo.specs.slices import StageSlice, slices
 from model_zoo.specs.state import StateSpec
 from model_zoo.specs.state_hash import LEAF_BYTES, leaf_digest, leaves, root
 from model_zoo.stages import Stage, blank_stage, build_stage, twin
@@ -62,10 +59,7 @@ class Replica:
     """Sizes of the tensors from other stages."""
     samples: Samples | None = None
     """The source of the first stage's microbatches; None if the node sends them."""
-    inner: InnerSteps | None = None
-    """None: the weights stay until the next version."""
     version: int = 0
-    _version_stage: Stage | None = None
     sequences_at_once: int = field(init=False)
     """Sequences of a microbatch that are run at a time: all, until memory is short."""
 
@@ -85,12 +79,12 @@ class Replica:
     @property
     def away(self) -> Vectors:
         """Where what a round touches once lies."""
-        return self.slot.home if self.inner is None else self.inner.optimizer.home
+        return self.flat.home
 
     @property
     def parameters(self) -> Tensor:
         """Those of `version`, (N,)."""
-        return self.flat.values if self.inner is None else self.inner.base
+        return self.flat.values
 
     @property
     def module(self) -> Stage:
@@ -100,13 +94,7 @@ class Replica:
     @property
     def version_stage(self) -> Stage:
         """A module with the parameters of `version`, for passes that count for no step."""
-        if self.inner is None:
-            return self.module
-        if self._version_stage is None:
-            self._version_stage = twin(self.module)
-            values = self.inner.base.to(self.flat.values.device)
-            self.flat.bind(self._version_stage, values)
-        return self._version_stage
+        return self.module
 
     @property
     def flat(self) -> FlatParameters:
@@ -141,8 +129,7 @@ class Replica:
     @property
     def buffers(self) -> tuple[Tensor, ...]:
         """Every tensor (N,) that is held."""
-        own = () if self.inner is None else (self.flat.values, *self.inner.optimizer.vectors)
-        return *self.state_tensors, *own, self.gradient_sum, self.flat.gradients
+        return *self.state_tensors, self.gradient_sum, self.flat.gradients
 
     def at(self, step: int) -> Slot:
         """Return what the microbatches of a step are run with.
@@ -159,45 +146,17 @@ class Replica:
         self.slot.graphs.clear()
 
     def count(self, microbatch: int) -> None:
-        """Count a microbatch, whose gradient is in scratch; in local rounds, maybe step."""
+        """Count a microbatch, whose gradient is in scratch."""
         self.slot.count(microbatch)
         self.outliers.count(microbatch)
-        if self.inner is not None and self.inner.counted():
-            self._step_inside()
 
     def close(self) -> None:
-        """Nothing more is counted: in local rounds, step with what is in the sum."""
-        if self.inner is not None and self.inner.waiting:
-            self._step_inside()
-
-    def usual_distance(self, microbatches: int) -> float:
-        """Return how far a number comes in a local round, root mean square, times the tokens of a
-        microbatch: it goes to and fro, for honest rounds are up to some times as long."""
-        assert self.inner is not None
-        steps = microbatches / self.inner.microbatches
-        return (
-            USUAL_SIZE * self._inner_rate() * math.sqrt(steps) * self.wire.run.tokens_per_microbatch
-        )
-
-    def _inner_rate(self) -> float:
-        assert self.inner is not None
-        scheduled = learning_rate(self.inner.optimizer.spec, self.version)
-        return scheduled if self.inner.rate is None else self.inner.rate
-
-    def _step_inside(self) -> None:
-        assert self.inner is not None
-        tokens = self.inner.waiting * self.wire.run.tokens_per_microbatch
-        spec, squares = self.inner.optimizer.spec, squared_norm(self.gradient_sum)
-        scale = step_scale(squares, tokens, stage_clip(spec, self.part.count))
-        self.inner.step(self.slot, self._inner_rate(), scale)
+        """Nothing more is counted."""
 
     def contribution(self, start: int, end: int) -> Tensor:
         """Return the elements from ``start`` to ``end`` of what this replica adds to the step; they
         may be the gradient sum's own."""
-        if self.inner is None:
-            return self.gradient_sum[start:end]
-        tokens = len(self.counted) * self.wire.run.tokens_per_microbatch
-        return self.inner.moved(self.slot, start, end).mul_(tokens)
+        return self.gradient_sum[start:end]
 
     def update(
         self,
@@ -219,8 +178,6 @@ class Replica:
             stretch: factor of the mean difference of a local round.
         """
         config = self.optimizer.spec
-        if self.inner is not None:
-            self.inner.rate, rate = rate, None
         rate = learning_rate(config, self.version) if rate is None else rate
         scale = step_scale(squared_norm, tokens, stage_clip(config, self.part.count))
         self.optimizer.step(total, rate, scale * stretch)
@@ -231,9 +188,7 @@ class Replica:
         """Begin the step of a version with nothing accumulated; its parameters are there, or come
         from the process that makes them."""
         self.slot.clear()
-        if self.inner is not None:
-            self.inner.begin(self.slot)
-        self.version, self._version_stage = version, None
+        self.version = version
 
     def replace_state(self, version: int, tensors: Sequence[Tensor]) -> None:
         """Switch to another version, with nothing accumulated.
@@ -245,8 +200,6 @@ class Replica:
             if own.data_ptr() != new.data_ptr() or own.device != new.device:
                 own.copy_(new)
         self.optimizer.steps_done = version
-        if self.inner is not None:
-            self.inner.forget()
         self.begin(version)
 
     def load_base(self, tensors: Mapping[str, Tensor]) -> None:
@@ -292,6 +245,119 @@ class Replica:
         return hash_tensors(self.version, self.state_tensors, torch.get_num_threads())
 
 
+@dataclass
+class LocalReplica(Replica):
+    """A replica in local rounds, which takes optimizer steps of its own between two versions.
+
+    It contributes how far its weights have come, times the tokens that it counts: like a gradient
+    sum, that is summed over the replicas and divided by the tokens of all.
+
+    The moments of the inner optimizer are this replica's own, so they are no part of a version;
+    they go on from round to round, and a newcomer begins without any. An inner step uses the
+    gradient sum up, and the graphs that were kept are dropped: run again, their gradients are those
+    of the weights as they are now.
+
+    Fields:
+        base: the parameters of the version, (N,).
+        inner: the optimizer of the weights that passes compute with.
+        inner_microbatches: that make an inner step.
+        rate: the learning rate of the version's steps by an amendment; None: the schedule's.
+        waiting: microbatches in the gradient sum.
+    """
+
+    base: Tensor = field(kw_only=True)
+    inner: FlatOptimizer = field(kw_only=True)
+    inner_microbatches: int = field(kw_only=True)
+    rate: float | None = None
+    waiting: int = 0
+    _version_stage: Stage | None = None
+
+    @property
+    def away(self) -> Vectors:
+        """See `Replica`."""
+        return self.inner.home
+
+    @property
+    def parameters(self) -> Tensor:
+        """See `Replica`."""
+        return self.base
+
+    @property
+    def version_stage(self) -> Stage:
+        """See `Replica`."""
+        if self._version_stage is None:
+            self._version_stage = twin(self.module)
+            self.flat.bind(self._version_stage, self.base.to(self.flat.values.device))
+        return self._version_stage
+
+    @property
+    def buffers(self) -> tuple[Tensor, ...]:
+        """See `Replica`."""
+        return *super().buffers, self.flat.values, *self.inner.vectors
+
+    def count(self, microbatch: int) -> None:
+        """See `Replica`. Maybe take an inner step."""
+        super().count(microbatch)
+        self.waiting += 1
+        if self.waiting == self.inner_microbatches:
+            self.close()
+
+    def close(self) -> None:
+        """Take an inner step with what is in the sum: one of fewer microbatches than a whole step's
+        goes as much less far."""
+        if not self.waiting:
+            return
+        tokens, spec = self.waiting * self.wire.run.tokens_per_microbatch, self.inner.spec
+        clip = stage_clip(spec, self.part.count)
+        scale = step_scale(squared_norm(self.gradient_sum), tokens, clip)
+        rate = self._inner_rate() * self.waiting / self.inner_microbatches
+        self.inner.step(self.gradient_sum, rate, scale)
+        self.gradient_sum.zero_()
+        self.drop_graphs()
+        self.waiting = 0
+
+    def usual_distance(self, microbatches: int) -> float:
+        """Return how far a number comes in a round, root mean square, times the tokens of a
+        microbatch: it goes to and fro, for honest rounds are up to some times as long."""
+        steps = math.sqrt(microbatches / self.inner_microbatches)
+        return USUAL_SIZE * self._inner_rate() * steps * self.wire.run.tokens_per_microbatch
+
+    def _inner_rate(self) -> float:
+        return learning_rate(self.inner.spec, self.version) if self.rate is None else self.rate
+
+    def contribution(self, start: int, end: int) -> Tensor:
+        """See `Replica`: how far the weights have come down from the version's, times tokens."""
+        home = self.gradient_sum.device
+        base, values = (each[start:end].to(home) for each in (self.base, self.flat.values))
+        tokens = len(self.counted) * self.wire.run.tokens_per_microbatch
+        return torch.sub(base, values).mul_(tokens)
+
+    def update(
+        self,
+        total: Tensor,
+        squared_norm: float,
+        tokens: int,
+        rate: float | None = None,
+        stretch: float = 1.0,
+    ) -> float:
+        """See `Replica`; the rate is that of the next round's inner steps."""
+        self.rate = rate
+        return super().update(total, squared_norm, tokens, None, stretch)
+
+    def begin(self, version: int) -> None:
+        """See `Replica`."""
+        super().begin(version)
+        self.flat.values.copy_(self.base)
+        self.waiting, self._version_stage = 0, None
+
+    def replace_state(self, version: int, tensors: Sequence[Tensor]) -> None:
+        """See `Replica`. The inner optimizer begins without moments, as a newcomer's."""
+        for vector in self.inner.vectors:
+            vector.zero_()
+        self.inner.steps_done, self.rate = 0, None
+        super().replace_state(version, tensors)
+
+
 def is_out_of_memory(error: Exception) -> bool:
     """Whether the device or the host could not give the memory that was needed."""
     if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError | OutOfMemory):
@@ -317,13 +383,10 @@ def open_replica(
         leader: a replica on another device that makes the versions for this one, too.
 
     Raises:
-        ShapeError: the request contradicts itself; says how.
+        ShapeError: in local rounds there is no leader.
     """
-    try:
-        part = _part(request)
-    except ValueError as error:
-        raise ShapeError(str(error)) from error
     run, spec = request.manifest, request.manifest.model
+    part = slices(run.layers_per_stage)[request.stage]
     if run.local_rounds is not None and leader is not None:
         raise ShapeError("in local rounds each device trains alone: start a volunteer for each")
     slot = _new_slot(request, part, device)
@@ -332,47 +395,31 @@ def open_replica(
     slot.module.logits_at_once = request.logits_at_once
     flat = slot.flat
     wire = Wire(run, request.swarm, request.stage, device)
-    matrices = hidden_matrices(spec, part)
-    inner = None
-    if leader is not None:
-        optimizer = leader.optimizer
-    elif run.local_rounds is not None:
-        optimizer, inner = _local(run.optimizer, run.local_rounds, flat, matrices, device)
-    else:
-        make_optimizer = flat_optimizer(run.optimizer)
-        optimizer = make_optimizer(flat.values, flat.decay_size, run.optimizer, matrices, slot.home)
+    outliers = OutlierFilter(
+        {"forward": request.stage, "backward": run.stage_count - 1 - request.stage}
+    )
     samples = Samples(request) if request.corpus else None
-    behind = run.stage_count - 1 - request.stage
-    outliers = OutlierFilter({"forward": request.stage, "backward": behind})
-    return Replica(
+    rest = wire, request.graphs_kept, outliers, samples
+    if leader is not None:
+        return Replica(request.peer, slot, leader.optimizer, *rest)
+    home = flat.home
+    if run.local_rounds is not None:  # what is touched once a round lies in a GPU's host memory
+        home = Vectors(device) if device.type == "cpu" else host_vectors(device)
+    own, matrices = flat_optimizer(run.optimizer), hidden_matrices(spec, part)
+    optimizer = own(flat.values, flat.decay_size, run.optimizer, matrices, home)
+    if run.local_rounds is None:
+        return Replica(request.peer, slot, optimizer, *rest)
+    base = home.zeros(flat.values.numel()).copy_(flat.values)
+    outer, optimizer.alone = flat_optimizer(OUTER)(base, 0, OUTER, home=home), True
+    return LocalReplica(
         request.peer,
         slot,
-        optimizer,
-        wire,
-        request.graphs_kept,
-        outliers,
-        samples,
-        inner,
+        outer,
+        *rest,
+        base=base,
+        inner=optimizer,
+        inner_microbatches=run.local_rounds.inner_microbatches,
     )
-
-
-def _local(
-    spec: OptimizerSpec,
-    local: LocalRounds,
-    flat: FlatParameters,
-    matrices: tuple[Matrix, ...],
-    device: torch.device,
-) -> tuple[FlatOptimizer, InnerSteps]:
-    """Return the optimizer that makes versions, and the inner steps.
-
-    What a round or an inner step touches once lies in a GPU's host memory.
-    """
-    away = Vectors(device) if device.type == "cpu" else host_vectors(device)
-    base = away.zeros(flat.values.numel()).copy_(flat.values)
-    inner = flat_optimizer(spec)(flat.values, flat.decay_size, spec, matrices, away)
-    inner.alone = True
-    outer = flat_optimizer(OUTER)(base, 0, OUTER, home=away)
-    return outer, InnerSteps(base, inner, local.inner_microbatches)
 
 
 def _new_slot(request: OpenStage, part: StageSlice, device: torch.device) -> Slot:
@@ -380,19 +427,8 @@ def _new_slot(request: OpenStage, part: StageSlice, device: torch.device) -> Slo
     make = blank_stage if run.start else build_stage
     module = make(run.model, part, run.seed)
     module.to(device)
-    home = vectors_for(request, device)
-    flat = FlatParameters(module, vectors=home)
-    return Slot(module, flat, home.zeros(flat.values.numel()), home)
-
-
-def _part(request: OpenStage) -> StageSlice:
-    cut = request.manifest.layers_per_stage
-    parts = slices(cut)
-    if problem := cut_problem(request.manifest.model, cut):
-        raise ValueError(problem)
-    if request.stage >= len(parts):
-        raise ValueError(f"there is no stage {request.stage} of {len(parts)}")
-    return parts[request.stage]
+    flat = FlatParameters(module, home=vectors_for(request, device))
+    return Slot(module, flat, flat.home.zeros(flat.values.numel()))
 
 
 def step_scale(squared_norm: float, tokens: int, largest_norm: float) -> float:

@@ -13,7 +13,6 @@ from torch import Tensor
 from client.compute.errors import LedgerError
 from model_zoo.flat import FlatParameters
 from model_zoo.stages import Stage, twin
-from model_zoo.vectors import Vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +30,6 @@ class Slot:
     module: Stage
     flat: FlatParameters
     gradient_sum: Tensor  # (N,)
-    home: Vectors
-    """Where the gradients and their sum lie."""
     counted: set[int] = field(default_factory=set)
     graphs: dict[int, Graph] = field(default_factory=dict)
 
@@ -60,8 +57,8 @@ class Slot:
         """A slot of its own with the same parameters and nothing accumulated; it shares the
         scratch, which is zero afterwards."""
         module = twin(self.module)
-        flat = FlatParameters(module, self.flat.gradients, self.home)
-        return Slot(module, flat, self.home.zeros(flat.values.numel()), self.home)
+        flat = FlatParameters(module, self.flat.gradients, self.flat.home)
+        return Slot(module, flat, flat.home.zeros(flat.values.numel()))
 
     def clear(self) -> None:
         """Nothing accumulated, no graph kept."""

@@ -18,8 +18,9 @@ import msgspec
 
 from model_zoo.data import DataError
 from model_zoo.datasets.folder import Tally, is_data_folder
-from model_zoo.specs.merkle import DIGEST_BYTES, LEAF_BYTES, LeafHasher
+from model_zoo.specs.merkle import DIGEST_BYTES, LEAF, LEAF_BYTES
 from model_zoo.specs.shards import LEAVES, SHARD_BYTES, TOKENIZER, shard_name, shard_sizes
+from model_zoo.specs.state_hash import LeafHasher
 
 PLAN, NOTE, LOCK = ".plan.json", ".progress.json", ".lock"
 _PARTIAL = ".partial"
@@ -74,7 +75,7 @@ class Assembly:
 
     def __init__(self, out: Path, size_bytes: int) -> None:
         self._out, self.size_bytes = out, size_bytes
-        self._hasher = LeafHasher()
+        self._hasher = LeafHasher(LEAF_BYTES, LEAF)
         whole = size_bytes // LEAF_BYTES
         least = {out / shard_name(n): size for n, size in enumerate(shard_sizes(size_bytes))}
         for path, size in (least | {out / LEAVES: whole * DIGEST_BYTES}).items():
@@ -90,7 +91,7 @@ class Assembly:
             number, place = divmod(whole * LEAF_BYTES, SHARD_BYTES)
             with (out / shard_name(number)).open("rb") as file:
                 file.seek(place)
-                self._hasher.update(file.read(rest))
+                self._hasher.update(memoryview(file.read(rest)))
 
     def append(self, data: bytes) -> None:
         """Append bytes; they are on disk afterwards."""
@@ -98,13 +99,15 @@ class Assembly:
             number, place = divmod(self.size_bytes, SHARD_BYTES)
             fits = data[: SHARD_BYTES - place]
             append(self._out / shard_name(number), fits)
-            self._add_leaves(self._hasher.update(fits))
+            self._hasher.update(memoryview(fits))
+            self._add_leaves(self._hasher.whole)
+            self._hasher.whole.clear()
             self.size_bytes += len(fits)
             data = data[len(fits) :]
 
     def end(self) -> None:
         """Add the digest of the last leaf; nothing is appended after it."""
-        self._add_leaves(self._hasher.last())
+        self._add_leaves(self._hasher.digests)
 
     def _add_leaves(self, leaves: list[bytes]) -> None:
         if leaves:

@@ -10,7 +10,8 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -53,27 +54,9 @@ TRAINED_ON_BYTES = 64 << 20
 """Text that a new tokenizer is trained on, from all over the sources."""
 _TEXT_BYTES = 4 << 20
 """Tokenized at once, on all cores."""
-_TALK_BYTES = 1 << 20
-"""Of conversations, which are packed together."""
-_PACKED_WINDOWS = 64
-"""Conversations of so many windows, at a byte a token, are packed together at least."""
-
-
-@dataclass(frozen=True)
-class _Way:
-    """How pieces become tokens.
-
-    Fields:
-        field: of JSON lines and parquet, that has the text.
-        tokenizer: None: tokens are bytes.
-        reader: of conversations; None: the pieces have texts.
-        talk_bytes: of conversations that are packed together at least.
-    """
-
-    field: str
-    tokenizer: Bpe | None
-    reader: Reader | None
-    talk_bytes: int
+_TALK_BYTES = 8 << 20
+"""Of conversations, which are packed together: 64 windows of the longest context, at a byte a
+token."""
 
 
 def build(
@@ -115,10 +98,10 @@ def build(
             return open_folder(out)
         pieces = [piece for source in files for piece in sources.pieces(source, field)]
         chosen = _chosen(out, pieces, field, tokenizer)
-        reader = Reader(chosen, context) if context else None
-        talk_bytes = max(_TALK_BYTES, _PACKED_WINDOWS * (context or 0))
-        way = _Way(field, chosen, reader, talk_bytes)
-        note = _assemble(out, pieces, way, tell)
+        make: _Make = partial(_tokenized, field, chosen)
+        if context is not None:
+            make = partial(_talked, Reader(chosen, context))
+        note = _assemble(out, pieces, make, tell, masked=context is not None)
         answers = Answers(context, max(1, note.tally.learned)) if context else None
         return _finish(out, paths, chosen, note, answers)
 
@@ -214,15 +197,12 @@ def _training_texts(pieces: Sequence[Piece], field: str) -> Iterator[str]:
 # --- a piece -------------------------------------------------------------------------------------
 
 
-def _made(piece: Piece, way: _Way, bad: BadRow) -> Iterator[tuple[bytes, Tally]]:
-    """Tokenize a piece; ``bad`` is told of rows that cannot be used."""
-    if way.reader is not None:
-        return _talked(piece, way.reader, way.talk_bytes, bad)
-    return _tokenized(piece, way.field, way.tokenizer, bad)
+_Make = Callable[[Piece, BadRow], Iterator[tuple[bytes, Tally]]]
+"""Makes tokens of a piece; is told of rows that cannot be used."""
 
 
 def _tokenized(
-    piece: Piece, field: str, tokenizer: Bpe | None, bad: BadRow
+    field: str, tokenizer: Bpe | None, piece: Piece, bad: BadRow
 ) -> Iterator[tuple[bytes, Tally]]:
     for batch in _batches(sources.fragments(piece, field, bad)):
         texts = [fragment.text.decode("utf-8", "replace") for fragment in batch]
@@ -235,9 +215,7 @@ def _tokenized(
         yield _encoded(texts, batch, tokenizer), Tally(ends, size, replaced)
 
 
-def _talked(
-    piece: Piece, reader: Reader, enough: int, bad: BadRow
-) -> Iterator[tuple[bytes, Tally]]:
+def _talked(reader: Reader, piece: Piece, bad: BadRow) -> Iterator[tuple[bytes, Tally]]:
     """Make windows of conversations."""
     batch: list[Conversation] = []
     size = 0
@@ -248,7 +226,7 @@ def _talked(
             bad(RowPlace(piece.path, place, str(error)))
             continue
         size += len(batch[-1].text)
-        if size >= enough:
+        if size >= _TALK_BYTES:
             yield from _windows(reader, batch)
             batch, size = [], 0
     yield from _windows(reader, batch)
@@ -297,7 +275,12 @@ def _encoded(texts: Sequence[str], batch: Sequence[Fragment], tokenizer: Bpe | N
 
 
 def _assemble(
-    out: Path, pieces: Sequence[Piece], way: _Way, tell: Callable[[Progress], None]
+    out: Path,
+    pieces: Sequence[Piece],
+    make: _Make,
+    tell: Callable[[Progress], None],
+    *,
+    masked: bool,
 ) -> Note:
     """Make and append all pieces that are not yet there; return the last note.
 
@@ -314,7 +297,7 @@ def _assemble(
         tally = tally.plus(Tally(skipped=1, listed=(row,)))
 
     for number, piece in enumerate(pieces[note.pieces :], note.pieces + 1):
-        for data, counted in _made(piece, way, skip):
+        for data, counted in make(piece, skip):
             tally = tally.plus(counted)
             tokens += data
             if len(tokens) >= COPY_BYTES:
@@ -327,7 +310,7 @@ def _assemble(
             note, noted = Note(number, shards.size_bytes, tally), done
             write(out / NOTE, msgspec.json.encode(note))
             tell(Progress(done, total))
-    if way.reader is not None and note.size_bytes:
+    if masked and note.size_bytes:
         # what the last window's last token is followed by; an interrupted build cuts it off again
         shards.append(np.array(NOT_LEARNED, token_dtype(256, masked=True)).tobytes())
     shards.end()

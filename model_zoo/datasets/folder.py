@@ -152,12 +152,7 @@ def name_of(path: Path) -> str:
 def _read_index(path: Path) -> Index:
     try:
         with (path / INDEX).open("rb") as file:
-            found = msgspec.json.decode(file.read(_MAX_INDEX_BYTES), type=dict)
-        if "root" in found:  # earlier programs wrote one level, and called the digest so
-            found["digest"] = found.pop("root")
-            names = found.keys() & DataSpec.__struct_fields__
-            found["spec"] = {name: found.pop(name) for name in names}
-        return msgspec.convert(found, Index)
+            return msgspec.json.decode(file.read(_MAX_INDEX_BYTES), type=Index)
     except FileNotFoundError as error:
         raise DataError(f"{path} has no {INDEX}: no data folder, or one not completed") from error
     except OSError as error:

@@ -2,13 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
+from model_zoo.specs.shards import TOKENIZER
 from model_zoo.specs.tokens import ChatFormat
 from model_zoo.tokenizers.bpe import Bpe, end_word
-
-FILE: Final = "tokenizer.json"
-CONFIG: Final = "tokenizer_config.json"
+from model_zoo.tokenizers.chat import CONFIG
 
 
 def write_tokenizer(tokenizer: Bpe, out_dir: Path, context: int) -> None:
@@ -22,7 +21,7 @@ def write_tokenizer(tokenizer: Bpe, out_dir: Path, context: int) -> None:
     Raises:
         OSError: the folder cannot be written.
     """
-    (out_dir / FILE).write_bytes(tokenizer.file)
+    (out_dir / TOKENIZER).write_bytes(tokenizer.file)
     (out_dir / CONFIG).write_text(json.dumps(_config(tokenizer, context), indent=2) + "\n")
 
 

@@ -43,8 +43,7 @@ class GemmaAttention(Attention):
             return super().attend(q, k, v)
         length, shared = q.shape[2], q.shape[1] // k.shape[1]
         k, v = (part.repeat_interleave(shared, dim=1) for part in (k, v))  # (B, H, T, D)
-        scale = self.head_width**-0.5 if self.scale is None else self.scale
-        scores = bounded(q @ k.transpose(2, 3) * scale, self.cap)  # (B, H, T, T)
+        scores = bounded(q @ k.transpose(2, 3) * self.scale, self.cap)  # (B, H, T, T)
         seen = self.seen(length, q.device)
         if seen is None:
             seen = torch.ones(length, length, dtype=torch.bool, device=q.device).tril()

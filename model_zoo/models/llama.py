@@ -113,7 +113,7 @@ class Attention(nn.Module):
         super().__init__()
         facts = facts_of(spec)
         self.head_width, self.window = spec.head_width, spec.window_of(layer)
-        self.scale = spec.scales.attention
+        self.scale = spec.score_scale
         self.sizes = [heads * spec.head_width for heads in (spec.heads, spec.kv_heads)]
         self.make_projections(spec, facts)
         self.norms_each_head = facts.qk_norm == "head"

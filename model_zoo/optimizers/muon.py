@@ -47,7 +47,7 @@ class FlatMuon(FlatOptimizer):
     def _update_matrix(self, matrix: Matrix, gradient: Tensor, lr: float, scale: float) -> None:
         beta, part = self.spec.beta1, slice(matrix.offset, matrix.end)
         changed = self.values[part], self.vectors[0][part]
-        with self.home.fetched(changed, [gradient[part]]) as (p, m, g):
+        for p, m, g in self.home.pieces(changed, [gradient[part]], whole=True):
             share = g.mul(scale).mul_(1 - beta)
             m.mul_(beta).add_(share)
             share.add_(m * beta)  # Nesterov's

@@ -239,6 +239,11 @@ class Shape(Ranged, frozen=True):
         return self.width // self.heads if self.head_dim is None else self.head_dim
 
     @property
+    def score_scale(self) -> float:
+        """Factor of the attention's scores."""
+        return self.head_width**-0.5 if self.scales.attention is None else self.scales.attention
+
+    @property
     def joined_width(self) -> int:
         """Columns of the attention's output projection: all heads side by side."""
         return self.heads * self.head_width

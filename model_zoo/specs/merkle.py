@@ -10,11 +10,13 @@ from hashlib import blake2b
 
 LEAF_BYTES = 256 * 1024
 DIGEST_BYTES = 32
+LEAF = b"volunteer leaf"
+"""The label of leaves."""
 
 
 def leaf_digest(data: bytes | bytearray | memoryview) -> bytes:
     """Return the digest of a leaf: `LEAF_BYTES` of the file, fewer at its end."""
-    return blake2b(data, digest_size=DIGEST_BYTES, person=b"volunteer leaf").digest()
+    return blake2b(data, digest_size=DIGEST_BYTES, person=LEAF).digest()
 
 
 def root(leaves: Iterable[bytes]) -> bytes:
@@ -44,16 +46,11 @@ class Tree:
     """A whole tree in memory, to say of each leaf how it leads to the root.
 
     Args:
-        leaves: the digests of all leaves, in their order.
-
-    Raises:
-        ValueError: there is no leaf.
+        leaves: the digests of all leaves, one at least, in their order.
     """
 
     def __init__(self, leaves: Iterable[bytes]) -> None:
         level = list(leaves)
-        if not level:
-            raise ValueError("a tree needs a leaf")
         self._levels = [level]
         while len(level) > 1:
             joined = [_join(*level[at : at + 2]) for at in range(0, len(level) - 1, 2)]
@@ -128,26 +125,6 @@ def is_proven(proven: bytes, index: int, size_bytes: int, root_hex: str) -> bool
         return False
     path = [proven[at : at + DIGEST_BYTES] for at in range(size, len(proven), DIGEST_BYTES)]
     return climb(leaf_digest(memoryview(proven)[:size]), index, count, path).hex() == root_hex
-
-
-class LeafHasher:
-    """Cuts a stream of bytes into leaves and hashes each; bytes of an unfinished leaf are kept."""
-
-    def __init__(self) -> None:
-        self._rest = bytearray()
-
-    def update(self, data: bytes) -> list[bytes]:
-        """Take more bytes; return the digests of the leaves that they complete."""
-        self._rest += data
-        whole = len(self._rest) // LEAF_BYTES * LEAF_BYTES
-        with memoryview(self._rest) as view:
-            found = [leaf_digest(view[at : at + LEAF_BYTES]) for at in range(0, whole, LEAF_BYTES)]
-        del self._rest[:whole]
-        return found
-
-    def last(self) -> list[bytes]:
-        """Return the digest of the last, shorter leaf; nothing if the bytes end with a leaf."""
-        return [leaf_digest(self._rest)] if self._rest else []
 
 
 def _join(left: bytes, right: bytes) -> bytes:

@@ -119,19 +119,10 @@ class ModelSpec(Shape, frozen=True):
         return matrices - self.facts.idle_per_token(self)
 
     @property
-    def embedding_parameter_count(self) -> int:
-        """Parameters of the embedding part."""
-        return _count(self)[0]
-
-    @property
-    def layer_parameter_count(self) -> int:
-        """Parameters of one block."""
-        return _count(self)[1]
-
-    @property
-    def head_parameter_count(self) -> int:
-        """Parameters of the final norm and of an output projection of its own."""
-        return _count(self)[2]
+    def part_counts(self) -> tuple[int, int, int]:
+        """Parameters of the embedding, of one block, and of the final norm with an output
+        projection of its own."""
+        return _count(self)
 
     @property
     def boundary_parameter_count(self) -> int:
@@ -141,7 +132,7 @@ class ModelSpec(Shape, frozen=True):
     @property
     def parameter_count(self) -> int:
         """Parameters of the whole model, without those of adapters."""
-        embedding, layer, head = _count(self)
+        embedding, layer, head = self.part_counts
         ends = 0 if self.narrow is None else 2 * len(self.narrow.layers)
         return embedding + self.layers * layer + head + ends * self.boundary_parameter_count
 
@@ -176,7 +167,6 @@ def _wrong_adapters(spec: ModelSpec) -> str | None:
 
 @lru_cache(maxsize=64)
 def _count(spec: ModelSpec) -> tuple[int, int, int]:
-    """Return the parameters of the embedding, of one block and of the head."""
     parts = (spec.embedding_tensors, spec.facts.block(spec), spec.head_tensors)
     embedding, layer, head = (sum(map(math.prod, part.values())) for part in parts)
     return embedding, layer, head

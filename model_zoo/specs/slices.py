@@ -117,7 +117,7 @@ def frozen_bytes(spec: ModelSpec, part: StageSlice) -> int:
     """Return the memory of what a stage keeps beside its adapters; 0 where it has none."""
     if spec.lora is None:
         return 0
-    blocks = (part.last_layer - part.first_layer) * spec.layer_parameter_count
+    blocks = (part.last_layer - part.first_layer) * spec.part_counts[1]
     ends = stage_parameter_count(spec.base, part) - blocks
     return round(blocks * spec.lora.base_bytes) + ends * spec.lora.ends_bytes
 
@@ -125,6 +125,5 @@ def frozen_bytes(spec: ModelSpec, part: StageSlice) -> int:
 def _parameters(spec: ModelSpec, layers: int, *, embeds: bool, has_head: bool) -> int:
     if spec.lora is not None:
         return layers * sum(map(math.prod, spec.adapter_tensors.values()))
-    count = layers * spec.layer_parameter_count
-    count += spec.embedding_parameter_count if embeds else 0
-    return count + (spec.head_parameter_count if has_head else 0)
+    embedding, layer, head = spec.part_counts
+    return embedding * embeds + layers * layer + head * has_head

@@ -68,27 +68,39 @@ def file_hash(data: bytes) -> str:
 
 
 class LeafHasher:
-    """Computes the digests of the leaves of data that come one part after the other."""
+    """Computes the digests of the leaves of data that come one part after the other.
 
-    def __init__(self) -> None:
-        self._digests = list[bytes]()
-        self._leaf, self._filled = hashlib.blake2b(digest_size=DIGEST_BYTES), 0
+    Args:
+        leaf_bytes: of all leaves but the last.
+        person: label of the leaves.
+
+    Attributes:
+        whole: digests of the leaves that are complete, and were not taken out.
+    """
+
+    def __init__(self, leaf_bytes: int = LEAF_BYTES, person: bytes = b"") -> None:
+        self._leaf_bytes, self._person = leaf_bytes, person
+        self.whole = list[bytes]()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._leaf = hashlib.blake2b(digest_size=DIGEST_BYTES, person=self._person)
+        self._filled = 0
 
     def update(self, data: memoryview) -> None:
         """Take the next data."""
         while data:
-            part = data[: LEAF_BYTES - self._filled]
+            part = data[: self._leaf_bytes - self._filled]
             self._leaf.update(part)
             self._filled, data = self._filled + len(part), data[len(part) :]
-            if self._filled == LEAF_BYTES:
-                self._digests.append(self._leaf.digest())
-                self._leaf, self._filled = hashlib.blake2b(digest_size=DIGEST_BYTES), 0
+            if self._filled == self._leaf_bytes:
+                self.whole.append(self._leaf.digest())
+                self._begin()
 
     @property
     def digests(self) -> list[bytes]:
-        """Of what has come."""
-        rest = [self._leaf.digest()] if self._filled else []
-        return [*self._digests, *rest]
+        """Of what has come, an unfinished leaf as well."""
+        return [*self.whole, *([self._leaf.digest()] if self._filled else [])]
 
 
 def _number(version: int) -> bytes:

@@ -53,7 +53,6 @@ class _Added(msgspec.Struct, frozen=True):
 class _Model(msgspec.Struct, frozen=True):
     vocab: dict[str, int]
     merges: list[str | tuple[str, str]]
-    type: str = "BPE"  # old files leave it out
     unk_token: str | None = None
     ignore_merges: bool | None = None
     continuing_subword_prefix: str | None = None
@@ -72,7 +71,7 @@ class TokenizerFile(msgspec.Struct, frozen=True):
 
 
 class _AnyModel(msgspec.Struct, frozen=True):
-    type: str = "BPE"
+    type: str = "BPE"  # old files leave it out
 
 
 class _AnyFile(msgspec.Struct, frozen=True):
@@ -243,29 +242,18 @@ def _parse(data: bytes) -> TokenizerFile:
     if is_pointer(data):
         raise BadTokenizer(f"it {POINTER}")
     try:
+        kind = msgspec.json.decode(data, type=_AnyFile).model.type
+        if kind != "BPE":
+            raise BadTokenizer(
+                f"it is a tokenizer by {kind[:40]}, and only byte-pair encoding works, such as the "
+                "tokenizers of GPT-2, Llama, Mistral and Qwen, or a new one: train:16384"
+            )
         file = msgspec.json.decode(data, type=TokenizerFile)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        _check_kind(_kind_of(data))
         raise BadTokenizer(f"it is no tokenizer.json of byte-pair encoding: {error}") from error
-    _check_kind(file.model.type)
     for part in (file.normalizer, file.pre_tokenizer, file.post_processor, file.decoder):
         _check_part(part, 0)
     return file
-
-
-def _kind_of(data: bytes) -> str:
-    try:
-        return msgspec.json.decode(data, type=_AnyFile).model.type
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return "BPE"  # it is none at all
-
-
-def _check_kind(kind: str) -> None:
-    if kind != "BPE":
-        raise BadTokenizer(
-            f"it is a tokenizer by {kind[:40]}, and only byte-pair encoding works, such as the "
-            "tokenizers of GPT-2, Llama, Mistral and Qwen, or a new one: train:16384"
-        )
 
 
 def _check_merges(model: _Model) -> None:

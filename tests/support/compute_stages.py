@@ -11,7 +11,7 @@ import torch
 from msgspec.structs import replace
 
 from client.compute.executor import Executor
-from client.compute.memory import Holding, MemoryNeed
+from client.compute.memory import MemoryNeed, memory_need
 from client.compute.payload import Buffer
 from client.compute.requests import Answer, AnyRequest, Failed, OpenStage
 from model_zoo.specs.architecture import Experts, Lora
@@ -224,14 +224,14 @@ class Chain:
 
 def need_of(request: OpenStage, *, host: bool = False) -> MemoryNeed:
     """The memory that a stage needs, as predicted; ``host``: beside a GPU."""
-    return Holding(
+    return memory_need(
         request.manifest,
         request.stage,
         request.graphs_kept,
         reruns_blocks=request.reruns_blocks,
         offload=request.offload,
         host=host,
-    ).need
+    )
 
 
 def of_step(step: int) -> range:

@@ -72,7 +72,7 @@ class LocalWorker:
         """As by SIGKILL: waiting calls raise it."""
         self._dead = True
         for call in self._queue:
-            call.death = WorkerDied(-9, ())
+            call.answer = WorkerDied(-9, ())
             call.done.set()
         self._queue.clear()
         self._some.set()

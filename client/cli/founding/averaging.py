@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from client.cli.founding.options import EVERY_STEP_CODEC, PipelineChoices, RunChoices
-from client.compute.memory import USUAL_GRAPHS, Holding, MemoryNeed
+from client.compute.memory import USUAL_GRAPHS, MemoryNeed, memory_need
 from client.plan.cuts import Alternative, best_of
 from client.plan.model import Load, Machine, Prediction, Run, predict
 from client.plan.rounds import are_worth_it, gap_percent, paced
@@ -40,7 +40,7 @@ UNMEASURED: Final = Machine(1e11, math.inf, HOUSEHOLD_BYTES_PER_S, HOUSEHOLD_BYT
 def least_need(manifest: Manifest, stage: int, *, host: bool = False) -> MemoryNeed:
     """Return the least memory of a stage's volunteer; ``host``: a GPU computes, whose host has
     memory of its own."""
-    return Holding(manifest, stage, USUAL_GRAPHS, reruns_blocks=True, host=host).need
+    return memory_need(manifest, stage, USUAL_GRAPHS, reruns_blocks=True, host=host)
 
 
 def founded_run(manifest: Manifest, *, hosts: bool = False) -> Run:

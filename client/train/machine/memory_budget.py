@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import trio
 
-from client.compute.memory import Holding
+from client.compute.memory import memory_need
 from client.errors import UserError
 from client.train.workers.opening import ONE, Devices, Fit, fit_stage
 from protocol.manifest import Manifest
@@ -87,5 +87,5 @@ class MemoryBudget:
     def _spare_bytes(self, stage: int) -> int:
         """Return the memory of another stage, which forward graphs should leave free."""
         others = set(range(self._manifest.stage_count)) - self._taken.keys() - {stage}
-        needs = (Holding(self._manifest, other).need.total_bytes for other in others)
+        needs = (memory_need(self._manifest, other).total_bytes for other in others)
         return int(max(needs, default=0) / 0.85)

@@ -6,7 +6,7 @@ from typing import Literal
 
 import psutil
 
-from client.compute.memory import LOGIT_BYTES, USED_SHARE, Holding, graphs_that_fit
+from client.compute.memory import LOGIT_BYTES, USED_SHARE, graphs_that_fit, memory_need
 from client.config import Settings
 from client.errors import ExitCode, UserError
 from model_zoo.specs.model import LOGITS_AT_ONCE, MOST_LOGITS
@@ -92,20 +92,20 @@ def fit_stage(
         UserError: it does not fit.
     """
     host = devices.host_bytes > 0
-    away_bytes = Holding(manifest, stage, offload=True).need.offloaded_bytes
+    away_bytes = memory_need(manifest, stage, offload=True).offloaded_bytes
     ways = [] if devices.offload == "on" and devices.can_offload(0) else [False]
     if devices.can_offload(away_bytes):
         ways.append(True)
     for offload, reruns_blocks in product(ways, (False, True)):
         how = {"reruns_blocks": reruns_blocks, "offload": offload, "host": host}
-        need = Holding(manifest, stage, **how).need
+        need = memory_need(manifest, stage, **how)
         graphs = min(graphs_that_fit(need, available_bytes), MOST_GRAPHS)
         if graphs < 0 or not devices.can_hold(need.offloaded_bytes):
             continue
         frugal = graphs_that_fit(need, available_bytes - spare_bytes)
         if 1 <= frugal < graphs:
             graphs = frugal
-        size_bytes = Holding(manifest, stage, graphs, **how).need.total_bytes
+        size_bytes = memory_need(manifest, stage, graphs, **how).total_bytes
         logits = LOGITS_AT_ONCE
         if host and stage == manifest.stage_count - 1:
             left_bytes = int(USED_SHARE * (available_bytes - spare_bytes)) - size_bytes
@@ -119,7 +119,7 @@ def fit_stage(
             offloaded_bytes=need.offloaded_bytes if offload else 0,
         )
     offload = devices.can_offload(0)
-    least = Holding(manifest, stage, reruns_blocks=True, offload=offload).need
+    least = memory_need(manifest, stage, reruns_blocks=True, offload=offload)
     each = " of each device" if devices.count > 1 else ""
     host_bytes = least.offloaded_bytes
     elsewhere = f" and {_mib(host_bytes)} of the host's memory" if host_bytes else ""

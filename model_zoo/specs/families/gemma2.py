@@ -101,8 +101,7 @@ class Gemma2(LlamaLike):
 
     def write_switches(self, shape: Shape) -> dict[str, Any]:
         """See `LlamaLike`."""
-        scales = shape.scales
-        scalar = float(shape.head_width) if scales.attention is None else scales.attention**-2
+        scales, scalar = shape.scales, shape.score_scale**-2
         near = round(scalar)  # of which it is the inverse root
         kinds = [_KINDS[shape.window_of(layer) is None] for layer in range(shape.layers)]
         return {
@@ -119,10 +118,9 @@ class Gemma2(LlamaLike):
             return "bounds scores and logits, and this model does not"
         largest = shape.layers == self.layers_of_largest
         usual = (shape.width / shape.heads if largest else shape.head_width) ** -0.5
-        own = shape.head_width**-0.5 if scales.attention is None else scales.attention
         if shape.full_every != self.usual_every or shape.window is None:
             return f"has no window in every {self.usual_every}th layer, and this model in others"
-        if abs(own / usual - 1) > 1e-6:
+        if abs(shape.score_scale / usual - 1) > 1e-6:
             return "has the usual scale of scores, and this model another"
         if self.always_tied and not shape.tied:
             return "projects with the embedding, and this model with a matrix of its own"

@@ -59,7 +59,7 @@ class Granite(LlamaLike):
     @staticmethod
     def _factors(shape: Shape) -> dict[str, float]:
         factors = {name: getattr(shape.scales, name) for name in _SETTINGS}
-        return factors | {"attention": factors["attention"] or shape.head_width**-0.5}
+        return factors | {"attention": shape.score_scale}
 
 
 FAMILY = Granite()

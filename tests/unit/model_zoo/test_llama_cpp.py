@@ -12,7 +12,7 @@ import torch
 from msgspec.structs import replace
 
 from model_zoo.huggingface.dtypes import DType
-from model_zoo.llama_cpp.architecture import NotInGguf, longest
+from model_zoo.llama_cpp.architecture import NotInGguf, architecture, longest
 from model_zoo.llama_cpp.tensors import neighbours
 from model_zoo.llama_cpp.vocabulary import vocabulary
 from model_zoo.llama_cpp.writing import export_gguf
@@ -215,6 +215,8 @@ def test_families_say_what_else_llama_cpp_has_otherwise(tmp_path: Path) -> None:
     words, _ = read(written(SPECS["gemma2"], shaken(SPECS["gemma2"]), tmp_path))
     assert words["gemma2.attention.sliding_window"] == 24
     assert words["gemma2.attn_logit_softcapping"] == 50
+    largest = replace(SPECS["gemma2"], layers=46, scales=replace(CAPS, attention=8**-0.5))
+    assert architecture(largest) == "gemma2"
     words, _ = read(written(SPECS["llama, yarn"], shaken(LLAMA), tmp_path))
     assert words["llama.rope.scaling.original_context_length"] == 16
 

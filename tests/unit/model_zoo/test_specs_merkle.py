@@ -5,8 +5,8 @@ import random
 import pytest
 
 from model_zoo.specs.merkle import (
+    LEAF,
     LEAF_BYTES,
-    LeafHasher,
     Tree,
     _join,
     climb,
@@ -16,6 +16,7 @@ from model_zoo.specs.merkle import (
     proven_size,
     root,
 )
+from model_zoo.specs.state_hash import LeafHasher
 
 
 def _by_definition(leaves: list[bytes]) -> bytes:
@@ -38,22 +39,18 @@ def test_a_leaf_is_no_inner_node() -> None:
     assert leaf_digest(one + two) != root([one, two])
 
 
-def test_a_stream_may_be_cut_anywhere() -> None:
+@pytest.mark.parametrize("over", [0, 17])
+def test_a_stream_may_be_cut_anywhere(over: int) -> None:
     draw = random.Random(1)
-    data = draw.randbytes(3 * LEAF_BYTES + 17)
+    data = memoryview(draw.randbytes(3 * LEAF_BYTES + over))
     expected = [leaf_digest(data[at : at + LEAF_BYTES]) for at in range(0, len(data), LEAF_BYTES)]
-    hasher, found, at = LeafHasher(), list[bytes](), 0
+    hasher, at = LeafHasher(LEAF_BYTES, LEAF), 0
     while at < len(data):
         size = draw.choice([1, 100, LEAF_BYTES, 2 * LEAF_BYTES + 3])
-        found += hasher.update(data[at : at + size])
+        hasher.update(data[at : at + size])
         at += size
-    assert found + hasher.last() == expected
-
-
-def test_bytes_that_end_with_a_leaf_have_no_shorter_one() -> None:
-    hasher = LeafHasher()
-    assert len(hasher.update(bytes(LEAF_BYTES))) == 1
-    assert hasher.last() == []
+    assert hasher.digests == expected
+    assert hasher.whole == expected[:3]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 11, 16, 19])

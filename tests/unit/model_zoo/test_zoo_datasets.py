@@ -128,18 +128,12 @@ def test_a_killed_build_goes_on_where_it_was(
     assert told[-1].done_bytes == told[-1].total_bytes
 
 
-def test_folders_of_earlier_programs_are_read_and_their_unfinished_ones_begun_anew(
+def test_what_another_program_has_not_finished_is_begun_anew(
     book: Path, tmp_path: Path, small_pieces: None
 ) -> None:
-    """They counted groups of pieces, and had the data's description beside the rest."""
     made = build([book], tmp_path / "out", tokenizer=400)
-    path, note = made.path / "index.json", made.path / ".progress.json"
-    found = json.loads(path.read_bytes())
-    flat = {"answers": None} | found.pop("spec") | found
-    path.write_text(json.dumps(flat | {"root": flat.pop("digest")}))
-    assert open_folder(made.path).index == made.index
-    assert build([book], made.path, tokenizer=400).index == made.index
-    path.unlink()
+    note = made.path / ".progress.json"
+    (made.path / "index.json").unlink()
     noted = json.loads(note.read_bytes())
     note.write_text(json.dumps(noted | {"parts": noted.pop("pieces") // 2}))
     assert build([book], made.path, tokenizer=400).index == made.index

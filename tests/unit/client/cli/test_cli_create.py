@@ -31,7 +31,7 @@ from client.cli.planning.machines import this_machine
 from client.cli.planning.run import chosen as chosen_run
 from client.cli.reach.home import find_home
 from client.cli.terminal.swarm_text import introduction
-from client.compute.memory import USUAL_GRAPHS, Holding
+from client.compute.memory import USUAL_GRAPHS, memory_need
 from client.compute.requests import MatmulRate, Probed
 from client.config import Settings
 from client.errors import ExitCode, UserError
@@ -146,7 +146,7 @@ def test_rounds_are_of_the_microbatches_that_plan_finds_best(sequences: int | No
 @pytest.mark.parametrize("averaging", ["local", "every-step"])
 def test_a_manifest_says_the_memory_that_its_volunteers_will_reckon_with(averaging: str) -> None:
     manifest = settled_on(SLOW, averaging=averaging, audit=0).manifest
-    need = Holding(manifest, 0, USUAL_GRAPHS, reruns_blocks=True).need
+    need = memory_need(manifest, 0, USUAL_GRAPHS, reruns_blocks=True)
     assert manifest.stages[0].memory_bytes == need.total_bytes
 
 

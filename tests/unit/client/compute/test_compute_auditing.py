@@ -207,7 +207,7 @@ def test_four_bits_are_compared_as_they_were_before_coding(direction, apart, gra
         wire.boundary_out(each, direction, of=(7, 8)).now().ready()
         for each in (ours + apart * noise, ours)
     ]
-    found = auditor._stage.auditor._apart(*sent, direction, 0)
+    found = auditor._stage._apart(*sent, direction, 0)
     assert found <= apart, "rounding makes nobody seem further off"
     assert record.grade(found) is grade
 
@@ -224,7 +224,7 @@ def test_one_group_of_a_small_tensor_may_be_rounded_otherwise():
 
     def apart(other: torch.Tensor) -> float:
         sent = [wire.boundary_out(each, "forward").now().ready() for each in (other, tensor)]
-        return auditor._stage.auditor._apart(*sent, "forward", 0)
+        return auditor._stage._apart(*sent, "forward", 0)
 
     assert apart(tensor) == apart(step) == 0
     assert apart(scaled) > 1e-2

@@ -153,9 +153,9 @@ def test_a_newcomer_has_the_version_and_no_moments(tmp_path: Path) -> None:
     newcomer.call(Load(path=str(path), version=1, expected_hash=saved.hash))
     assert torch.equal(newcomer.replica.parameters, worker.replica.parameters)
     assert torch.equal(weights(newcomer), newcomer.replica.parameters)
-    inner = newcomer.replica.inner
-    assert not any(vector.any() for vector in inner.optimizer.vectors)
-    assert (inner.optimizer.steps_done, inner.waiting) == (0, 0)
+    replica = newcomer.replica
+    assert not any(vector.any() for vector in replica.inner.vectors)
+    assert (replica.inner.steps_done, replica.waiting) == (0, 0)
     assert not newcomer.replica.gradient_sum.any()
     assert newcomer.replica.counted == set()
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 import torch
 
+from client.compute import aggregation
 from client.compute.aggregation import Aggregation
 from model_zoo.specs.aggregation import RULES
 from protocol.pipeline.effects import ApplyTask
@@ -59,6 +60,14 @@ LIES = {
     "huge": lambda one: 1e6 * torch.sign(one),
     "enormous": lambda one: 1e13 * torch.randn(SIZE),
 }
+
+
+def test_distances_are_measured_in_units_of_the_noise_of_both() -> None:
+    points = torch.tensor([[0, 0], [3, 4], [0, 1]], dtype=torch.float64)
+    weights = torch.tensor([1, 4, 2], dtype=torch.float64)
+    noise = (1 / weights[:, None] + 1 / weights).sqrt()
+    found = aggregation._pairs(points @ points.T, weights)
+    torch.testing.assert_close(found, torch.cdist(points, points) / noise)
 
 
 @pytest.mark.parametrize("name", ROBUST)

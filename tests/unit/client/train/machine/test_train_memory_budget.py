@@ -6,14 +6,14 @@ import pytest
 import trio
 import trio.testing
 
-from client.compute.memory import Holding
+from client.compute.memory import memory_need
 from client.errors import UserError
 from client.train.machine.memory_budget import MOST_STAGES, MemoryBudget
 from client.train.workers.opening import MOST_GRAPHS, fit_stage
 from tests.support.protocol_examples import manifest
 
 FOUR = manifest(stages=4)
-ONE = max(Holding(FOUR, stage).need.total_bytes for stage in range(4)) / 0.85
+ONE = max(memory_need(FOUR, stage).total_bytes for stage in range(4)) / 0.85
 
 
 def memory_budget(stages: float, *, drains: Callable[[], bool] = bool) -> MemoryBudget:

@@ -6,7 +6,7 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
-from client.compute.memory import Holding
+from client.compute.memory import memory_need
 from client.config import Settings
 from client.errors import UserError
 from client.store.checkpoints import CheckpointFolder
@@ -140,7 +140,7 @@ async def test_a_move_while_training_loses_nothing(tmp_path: Path, old: int, new
 
 
 async def test_a_second_stage_that_does_not_fit_is_refused(swarm: TestSwarm) -> None:
-    room = int(Holding(swarm.manifest, 1).need.total_bytes / 0.85) + 1
+    room = int(memory_need(swarm.manifest, 1).total_bytes / 0.85) + 1
     small, first = await swarm.add(1, memory_bytes=room), await swarm.add(0)
     await swarm.until(lambda: small.step(1) >= 1)
     small.assign(0)

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import pytest
 from msgspec.structs import replace
 
-from client.compute.memory import Holding
+from client.compute.memory import memory_need
 from client.compute.requests import OpenStage
 from client.config import Settings
 from client.errors import ExitCode, UserError
@@ -37,7 +37,7 @@ CARD = Devices(1, 1 << 40, "auto")
 
 def bytes_for(how: Manifest, **options: Any) -> int:
     """Memory in which a stage just fits."""
-    return int(Holding(how, 0, 0, **options).need.total_bytes / 0.85) + 1
+    return int(memory_need(how, 0, 0, **options).total_bytes / 0.85) + 1
 
 
 def test_blocks_are_run_again_where_no_whole_graph_fits() -> None:
@@ -55,7 +55,7 @@ def test_a_stage_is_offloaded_where_it_does_not_fit_otherwise() -> None:
     assert fit_stage(LARGE, 0, rerun, devices=CARD).offloaded_bytes == 0
     fit = fit_stage(LARGE, 0, rerun - 2, devices=CARD)
     assert not fit.reruns_blocks
-    assert fit.offloaded_bytes == Holding(LARGE, 0, offload=True).need.offloaded_bytes
+    assert fit.offloaded_bytes == memory_need(LARGE, 0, offload=True).offloaded_bytes
     least = bytes_for(LARGE, offload=True, reruns_blocks=True)
     tight = fit_stage(LARGE, 0, least, devices=CARD)
     assert tight.offloaded_bytes
@@ -74,11 +74,11 @@ def test_a_card_makes_as_many_logits_at_once_as_there_is_memory_left_for() -> No
     assert -(-numbers // fit_stage(how, 1, 80 << 30, devices=CARD).logits_at_once) == 2
     assert fit_stage(how, 1, 80 << 30).logits_at_once == LOGITS_AT_ONCE
     assert fit_stage(how, 0, 80 << 30, devices=CARD).logits_at_once == LOGITS_AT_ONCE
-    least = int(Holding(how, 1, 0).need.total_bytes / 0.85) + 1
+    least = int(memory_need(how, 1, 0).total_bytes / 0.85) + 1
     for more_bytes in (0, 3 << 30):
         fit = fit_stage(how, 1, least + more_bytes, devices=CARD)
         left_bytes = int(0.85 * (least + more_bytes)) - fit.size_bytes
-        assert 0 <= left_bytes < max(16, Holding(how, 1).need.graph_bytes)
+        assert 0 <= left_bytes < max(16, memory_need(how, 1).graph_bytes)
     assert fit_stage(TWO, 1, 80 << 30, devices=CARD).logits_at_once == LOGITS_AT_ONCE
 
 
@@ -91,7 +91,7 @@ def request_of(how: Manifest, fit: Fit) -> OpenStage:
 
 def test_what_a_local_round_touches_once_lies_with_the_host_without_a_wish() -> None:
     local = replace(LARGE, local_rounds=LocalRounds(4))
-    need = Holding(local, 0, 0, host=True).need
+    need = memory_need(local, 0, 0, host=True)
     least = int(need.total_bytes / 0.85) + 1
     assert need.offloaded_bytes > 0
     assert least < bytes_for(local)
@@ -100,7 +100,7 @@ def test_what_a_local_round_touches_once_lies_with_the_host_without_a_wish() -> 
     request = request_of(local, fit)
     assert not request.offload
     assert request.manifest.local_rounds == LocalRounds(4)
-    assert Holding(local, 0, 0).need.offloaded_bytes == 0
+    assert memory_need(local, 0, 0).offloaded_bytes == 0
     for other in (replaced(room, host_bytes=room.host_bytes - 1), Devices()):
         with pytest.raises(UserError):
             fit_stage(local, 0, least, devices=other)
@@ -116,7 +116,7 @@ def test_always_means_where_it_would_fit_as_well() -> None:
 
 
 def test_the_host_needs_room_for_pinned_memory() -> None:
-    needed = PINNED * Holding(LARGE, 0, offload=True).need.offloaded_bytes
+    needed = PINNED * memory_need(LARGE, 0, offload=True).offloaded_bytes
     rerun = bytes_for(LARGE, reruns_blocks=True)
     assert fit_stage(LARGE, 0, rerun - 2, devices=Devices(1, needed, "auto")).offloaded_bytes
     for devices in (Devices(1, needed - 1, "auto"), Devices(1, needed, "off"), Devices()):
@@ -126,7 +126,7 @@ def test_the_host_needs_room_for_pinned_memory() -> None:
 
 def test_what_is_advertised_lets_the_matching_give_such_a_stage() -> None:
     costs = tuple(
-        replace(cost, memory_bytes=float(Holding(LARGE, stage).need.total_bytes))
+        replace(cost, memory_bytes=float(memory_need(LARGE, stage).total_bytes))
         for stage, cost in enumerate(LARGE.stages)
     )
     swarm = replace(LARGE, stages=costs)
