@@ -59,7 +59,7 @@ class Swarm:
         quorum = UnsplitQuorum(me, STAGE, self.named)
         if step == STEP:
             quorum.settle("AB", self.named, step, 0.0)
-        made = Proposer(quorum, ERA, verify, lambda _decree: ())
+        made = Proposer(quorum, ERA, verify, lambda _decree: (), lambda: None)
         made.start_step(step)
         return made
 

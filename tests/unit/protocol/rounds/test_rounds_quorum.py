@@ -135,6 +135,7 @@ def test_a_refusal_says_what_is_missing() -> None:
     now = 100.0 + DEAD_AFTER_S + 1
     alone = quorum(me, contacts_of(me, {me}, since=100.0, now=now, everybody=PEERS[:3]), PEERS[:3])
     assert alone.holds(now).reason == "1 of 3 electors are in touch with us, too few"
+    assert alone.may_roll_back(now).reason == "1 of 3 electors are within reach, too few"
     missing = quorum(me, Contacts(), PEERS[:3]).may_go_on_without(others, 100.0)
     assert missing.reason.startswith(f"{short(min(others))} is missing")
     made = leader_of(Place(me, STAGE, 2, 1), 64, 0, quorum=alone)
