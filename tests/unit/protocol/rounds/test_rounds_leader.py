@@ -160,6 +160,7 @@ class TestPlanning:
         """The silent one may hold doubles that it has to take out."""
         made = leader(ME, B)
         assert not plans(made.report(ME, report(IDS), 0.0))
+        assert made.may_plan.reason == f"{short(B)} has not reported its ledger"
         assert set(plans(made.report(B, report(), 0.0))) == {ME, B}, "an idle one is a member, too"
 
     @given(st.lists(st.sets(st.sampled_from(sorted(IDS))), min_size=3, max_size=3))
@@ -561,7 +562,7 @@ def test_the_first_step_of_a_lineage_waits_a_moment_for_those_who_take_the_stage
     quorum.observe(seen, 0.0)
     led.update_view(seen, True, 0.0)
     led.report(ME, report(IDS), 0.0)
-    assert short(B) in led.may_plan.reason
+    assert led.may_plan.reason == f"{short(B)} may take the stage, too, as the run begins"
     led.tick(HEARD_S - 0.1)
     assert led.proposer.state is State.IDLE
     led.tick(HEARD_S)
@@ -639,6 +640,8 @@ def successor(*electors: PeerId) -> Led:
     asked = made.report(B, report(range(20, 24)), 0.0)
     assert set(proposals(asked).values()) == {Propose(STAGE, STEP, 2, before=made._before())}
     assert not plans(asked)
+    asked_for = made.may_plan.reason.removeprefix("waiting for what ")
+    assert asked_for.endswith(" may have voted for")
     return made
 
 
@@ -659,6 +662,7 @@ class TestTakingOver:
         assert made.vote(B, vote(2, 9), 1.0) == []
         assert not made.vote(C, vote(2, 9), 1.0)
         assert not made.tick(1.0 + LOOK_S / 2)
+        assert made.may_plan.reason == "another leader has the step"
         again_at = 1.0 + LOOK_S
         asked = proposals(made.tick(again_at))
         assert {said.attempt for said in asked.values()} == {10}
