@@ -190,7 +190,7 @@ class Deliveries:
         return True
 
     def redo(
-        self, microbatch: int, cause: str, now: float, *, malformed_by: PeerId | None = None
+        self, microbatch: int, now: float, *, malformed_by: PeerId | None
     ) -> list[PipelineEffect]:
         """Fetch a gradient again, because the received one was corrupt.
 
@@ -199,7 +199,7 @@ class Deliveries:
 
         Args:
             microbatch: its id.
-            cause: why, in words.
+            now: monotonic seconds.
             malformed_by: the replica that gave a malformed one, if any.
         """
         delivery = self._awake[microbatch] = self._open[microbatch]
@@ -207,7 +207,7 @@ class Deliveries:
         if malformed_by:
             delivery.unfit.add(malformed_by)
         if delivery.holders:
-            return self._without(delivery, delivery.holders[0], now, cause)
+            return self._without(delivery, delivery.holders[0], now, "corrupt gradient")
         delivery.again = True
         return self._route(delivery, now)
 

@@ -381,8 +381,7 @@ class Pipeline:
         if back:
             self._microbatches.move(state, Phase.SENT)
             by = state.giver if outcome.error != "poisoned" else None
-            cause = "corrupt gradient"
-            return [*blamed, *self.deliveries.redo(state.microbatch, cause, now, malformed_by=by)]
+            return [*blamed, *self.deliveries.redo(state.microbatch, now, malformed_by=by)]
         self._microbatches.pop(state.microbatch)
         if not state.upstreams:
             return [Fault("internal", "the worker refuses our own samples")]

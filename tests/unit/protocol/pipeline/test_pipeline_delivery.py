@@ -199,7 +199,7 @@ class TestLosses:
         made = deliveries(A)
         held(made)
         made.gradient(A, STEP, M, 0.5)
-        assert questions(made.redo(M, "corrupt", 1.0)) == [(A, 2)]
+        assert questions(made.redo(M, 1.0, malformed_by=None)) == [(A, 2)]
         made.receipt(A, receipt("known", 2), 1.1)
         assert due(made) is not None  # the wait for the gradient begins again
 
@@ -313,7 +313,7 @@ class TestHostileAnswers:
                     made.gradient(sender, STEP, M, now)
                 case 3:
                     if made._open[M].returned:
-                        made.redo(M, "corrupt", now, malformed_by=sender)
+                        made.redo(M, now, malformed_by=sender)
                 case 4:
                     verdict = source.choice(get_args(Verdict))
                     made.receipt(sender, receipt(verdict, source.randint(0, 12)), now)
@@ -342,7 +342,7 @@ class TestGettingAnotherGradient:
         giver = held(made)
         others = {A, B, C} - {giver}
         made.gradient(giver, STEP, M, 0.5)
-        asked = made.redo(M, "corrupt", 1.0, malformed_by=giver)
+        asked = made.redo(M, 1.0, malformed_by=giver)
         assert {peer for peer, _ in questions(asked)} == others
         assert made.receipt(giver, receipt("known", 2), 1.1) == []
         assert held_by(made) is None, "its word does not count any more"
@@ -364,7 +364,7 @@ class TestGettingAnotherGradient:
         made._send(made._open[M], second, 0.1)
         made.gradient(second, STEP, M, 0.5)
         assert due(made) is None
-        made.redo(M, "corrupt", 1.0, malformed_by=second)
+        made.redo(M, 1.0, malformed_by=second)
         assert held_by(made) == first
         assert due(made) == 1.0 + UNMEASURED_S
 
