@@ -124,7 +124,8 @@ class TestRefusals:
         assert {peer for peer, _ in questions(effects)} == {A, B}
 
 
-def test_no_charge_outlives_its_microbatch() -> None:
+@pytest.mark.parametrize("refuser_brings", [False, True])
+def test_no_charge_outlives_its_microbatch(refuser_brings: bool) -> None:
     """A leak would turn work away from a replica without end."""
     made = deliveries(A, B)
     peer, attempt = offered(made)
@@ -133,7 +134,7 @@ def test_no_charge_outlives_its_microbatch() -> None:
     other, attempt = (B if peer == A else A), attempt + 1
     made.receipt(other, receipt("known", attempt), 0.2)
     assert load(made) == 1
-    made.gradient(other, STEP, M, 0.3)
+    made.gradient(peer if refuser_brings else other, STEP, M, 0.3)
     assert load(made) == 0
     made.start(STEP, M + 1, again=False, now=0.4)
     made.discard(M + 1)
