@@ -52,12 +52,8 @@ class Address:
         return "/".join(("", self.kind, self.host, "tcp", str(self.port), *relay, *peer))
 
 
-def parse_address(text: str, *, lowest_port: int = 1) -> Address:
-    """Parse a multiaddr of the grammar above.
-
-    Args:
-        text: from anybody.
-        lowest_port: 0 where the system may choose the port, for listening.
+def parse_address(text: str) -> Address:
+    """Parse a multiaddr of the grammar above, from anybody.
 
     Raises:
         ValueError: anything else, in words a user can act on.
@@ -79,7 +75,7 @@ def parse_address(text: str, *, lowest_port: int = 1) -> Address:
         raise ValueError(f"not {_grammar()}: {text[:80]!r}")
     if relay is not None and relay == peer:
         raise ValueError(f"a peer is no relay of its own: {text[:80]!r}")
-    return Address(kind, _host(kind, host), _port(port, lowest_port), peer, relay)
+    return Address(kind, _host(kind, host), _port(port), peer, relay)
 
 
 def parse_peer_address(text: str) -> Address:
@@ -119,8 +115,8 @@ def _is_host(host: str) -> bool:
     return len(host) <= _MAX_HOST_CHARS and all(_LABEL.fullmatch(label) for label in labels)
 
 
-def _port(text: str, lowest: int) -> int:
-    if not _NUMBER.fullmatch(text) or not lowest <= int(text) <= 65535:
+def _port(text: str) -> int:
+    if not _NUMBER.fullmatch(text) or not 1 <= int(text) <= 65535:
         raise ValueError(f"not a TCP port: {text[:8]!r}")
     return int(text)
 

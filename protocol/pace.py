@@ -10,7 +10,7 @@ LOOK_S: Final = 0.5
 """How often is looked for what nobody announces."""
 TICK_S: Final = 1.0
 """How often who is there says so, and is looked for."""
-ANSWER_S: Final = 1.0
+ANSWER_S: Final = TICK_S
 """An answer has come by then, and a word that still stands is no passing one."""
 HEARD_S: Final = 4.0
 """By then all that are in touch have heard of what one of them has seen, and it has heard of
@@ -22,6 +22,8 @@ FORGET_S: Final = 30.0
 ASIDE_S: Final = 60.0
 """Who obstructs, or is of no use, is left aside for so long the first time; what nobody asks for is
 kept, and what changes slowly is not said anew, for so long."""
+SETTLED_S: Final = 300.0
+"""What has been so for so long is no passing state."""
 RENEWALS: Final = 3
 """So often in its life is said anew what still holds: two of these may be lost."""
 SAVE_S: Final = 180.0

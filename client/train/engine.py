@@ -268,7 +268,7 @@ class Engine:
                     self._refresh(soon=not self._is_new(event.peer))
 
     def _deadlines(self) -> list[float | None]:
-        parts = (self.membership, self.held_stages, self.history)
+        parts = (self.membership, self.history)
         deadlines = [part.next_deadline() for part in parts if part is not None]
         matching = self.matching.next_deadline(self.now()) if self.matching else None
         look = self._look_again_at if self._look_due else None

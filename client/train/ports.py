@@ -103,7 +103,3 @@ class StageHolder:
 
     def tick(self, now: float) -> None:
         """Handle deadlines that have passed."""
-
-    def next_deadline(self) -> float | None:
-        """Return when ``tick`` has something to do."""
-        return None

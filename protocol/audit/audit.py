@@ -30,6 +30,7 @@ from protocol.audit.terms import AuditTerms
 from protocol.effects import Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
+from protocol.pace import ANSWER_S, HEARD_S, LOST_S
 from protocol.pipeline.effects import (
     AuditTask,
     CompareTask,
@@ -44,9 +45,9 @@ from protocol.wire.messages import AuditRequest, Commitment, Plan
 
 AHEAD = 2
 """Moves that payloads are asked for at a time; a step may have thousands."""
-PATIENCE_S = 10.0
+PATIENCE_S = LOST_S + HEARD_S / 2
 """For anything that is asked for, since anything came last: a payload on a home's line."""
-ASK_AGAIN_S = 3.0
+ASK_AGAIN_S = HEARD_S - ANSWER_S
 """Three times in that patience, so that an audit stands losses, and seldom enough for the upload of
 whoever is slow."""
 
@@ -113,10 +114,6 @@ class Audit:
         self._busy = False
         self._boundary = self._until = self._ask_at = 0.0
 
-    def next_deadline(self) -> float | None:
-        """Return when ``tick`` has something to do."""
-        return min(self._until, self._ask_at) if self._waits else None
-
     def begin(self, now: float) -> list[AuditEffect]:
         """The worker has a copy of the version: ask for the list, if the member has contributed
         anything."""
@@ -181,8 +178,7 @@ class Audit:
 
     def tick(self, now: float) -> list[AuditEffect]:
         """Ask again, and lose patience in the end."""
-        due = self.next_deadline()
-        if due is None or now < due:
+        if not self._waits or now < min(self._until, self._ask_at):
             return []
         if now >= self._until:
             return _refused(f"nothing came for {PATIENCE_S:.0f} s")

@@ -192,7 +192,9 @@ class Elector:
         """Answer a leader with a vote or a refusal, and anyone with the commit of a step that is
         closed. We ask for the commit before, if only that says whose the first attempt is. Blame a
         leader that proposes what its members are not Ready for."""
-        key = message.stage, message.era
+        key, before = (message.stage, message.era), message.before
+        if before is not None and (before.stage, before.era) == key:
+            self.take(before)
         if (closed := self.commit(*key, message.step)) is not None:
             return closed
         if message.attempt == 0:

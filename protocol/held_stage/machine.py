@@ -12,9 +12,9 @@ drains.
 import enum
 from typing import Final
 
-from protocol.pace import SAVE_S
+from protocol.pace import ASIDE_S, SAVE_S
 
-DRAIN_S: Final = 60.0
+DRAIN_S: Final = ASIDE_S
 """How long a seat may take to bring what it has counted into its step's round."""
 
 
@@ -114,16 +114,6 @@ class HeldStage:
             case _:
                 return ""
 
-    def next_deadline(self) -> float | None:
-        """Return when ``tick`` has something to do, monotonic seconds."""
-        match self.state:
-            case State.DRAINING:
-                return self.since + DRAIN_S
-            case State.SAVING:
-                return None if self._keeps else self.since + SAVE_S
-            case _:
-                return None
-
     # --- getting it ------------------------------------------------------------------------
 
     def assign(self, now: float) -> tuple[Do, ...]:
@@ -188,11 +178,11 @@ class HeldStage:
             now: monotonic seconds.
             drained: no peer needs the seat any more, and all know that it drains.
         """
-        due = self.next_deadline()
-        late = due is not None and now >= due
-        if self.state is State.DRAINING and (drained or late):
+        for_s = now - self.since
+        if self.state is State.DRAINING and (drained or for_s >= DRAIN_S):
             return self._drained(now)
-        return self.release(now) if self.state is State.SAVING and late else ()
+        saving = self.state is State.SAVING and not self._keeps
+        return self.release(now) if saving and for_s >= SAVE_S else ()
 
     def stand_still(self, now: float) -> tuple[Do, ...]:
         """A stage of the swarm is empty: no step closes, so that none is waited for."""

@@ -26,12 +26,13 @@ from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, rank
 from protocol.membership.losses import PROGRESS
 from protocol.membership.records import Held, Offer, RecordStore
+from protocol.pace import HEARD_S, TICK_S
 from protocol.token_bucket import Rate, TokenBucket
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import RecordDigest, Records, encode_message
 from protocol.wire.parts import DigestEntry
 
-DIGEST_EVERY_S: Final = 5.0
+DIGEST_EVERY_S: Final = HEARD_S + TICK_S
 """What an idle line may spend on finding out that it has lost nothing."""
 PUSH_TO_ALL_UP_TO: Final = 8
 PUSH_FANOUT: Final = 3

@@ -4,9 +4,9 @@ Per microbatch: idle -> asking (only if it was sent before: which replica holds 
 sent to a replica, or one has said that it has it). When its holder is lost, the boundary, which the
 driver still has, goes to another replica, *even if its gradient has already come back*.
 
-A microbatch that is late (``next_hop``) also goes to another replica that is idle, or, if its
-holder brings nothing at all, to one that brings results meanwhile; the first gradient counts. Such
-a holder is struck, and each late one is asked whether it has the microbatch.
+Who takes a microbatch says nothing. A late one (``next_hop``) is asked for, and also goes to
+another replica that is idle, or, if its holder brings nothing at all, to one that brings results
+meanwhile; the first gradient counts. Such a holder is struck.
 """
 
 import math
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from protocol.effects import Explain, Send
 from protocol.ids import PeerId, short
-from protocol.pace import ANSWER_S, LOOK_S, LOST_S
+from protocol.pace import ANSWER_S, LOOK_S, LOST_S, TICK_S
 from protocol.pipeline.effects import PayloadKey, PipelineEffect, Rerouted, SendPayload
 from protocol.pipeline.next_hop import Account, NextHop
 from protocol.wire.messages import Forward, Have, Receipt
@@ -39,7 +39,7 @@ class Holder:
     alone: bool = False
     """No replica had the microbatch before: its time is worth a sample (Karn)."""
     accepted: bool = False
-    """It has said that it has it."""
+    """It has said that it has it, when it was asked."""
     absent: int = 0
     """How often it has said that it has not, though it never said that it had."""
 
@@ -66,8 +66,8 @@ class Delivery:
     """Its gradient is here; only the holder's ledger matters from now on."""
     at: float | None = None
     """When to ask or send, in monotonic seconds; None: only on an event."""
-    ask_at: float = 0.0
-    """When to ask its holders next whether they have it."""
+    asked_at: float = -math.inf
+    """When its holders were last asked whether they have it."""
 
     @property
     def rests(self) -> bool:
@@ -160,17 +160,20 @@ class Deliveries:
         holder = delivery.held_by(sender)
         if holder is None:
             return self._asked_answer(delivery, sender, receipt, now)
-        absent = receipt.verdict == "absent"
-        if not absent and receipt.attempt != holder.attempt:
+        gone = receipt.verdict in ("absent", "left")
+        if not gone and receipt.attempt != holder.attempt:
             return []
         holder.account.heard_at = now
-        if absent:
-            return self._absent(delivery, holder, now)
-        if receipt.verdict not in ("accepted", "known"):
-            return self._refused(delivery, holder, now)
-        holder.accepted = True
-        holder.account.accepted()
-        return []
+        match receipt.verdict:
+            case "known":
+                holder.accepted = True
+                return []
+            case "left":  # to another replica, which is searched
+                return self._without(delivery, holder, now)
+            case "absent":
+                return self._absent(delivery, holder, now)
+            case "busy" | "declined":
+                return self._refused(delivery, holder, now, taken=receipt.verdict == "declined")
 
     def gradient(self, sender: PeerId, step: int, microbatch: int, now: float) -> bool:
         """Note at ``now`` the gradient of ``microbatch`` in ``step``; False if ``sender`` was not
@@ -187,7 +190,7 @@ class Deliveries:
         return True
 
     def redo(
-        self, microbatch: int, cause: str, now: float, *, malformed_by: PeerId | None = None
+        self, microbatch: int, now: float, *, malformed_by: PeerId | None
     ) -> list[PipelineEffect]:
         """Fetch a gradient again, because the received one was corrupt.
 
@@ -196,7 +199,7 @@ class Deliveries:
 
         Args:
             microbatch: its id.
-            cause: why, in words.
+            now: monotonic seconds.
             malformed_by: the replica that gave a malformed one, if any.
         """
         delivery = self._awake[microbatch] = self._open[microbatch]
@@ -204,7 +207,7 @@ class Deliveries:
         if malformed_by:
             delivery.unfit.add(malformed_by)
         if delivery.holders:
-            return self._without(delivery, delivery.holders[0], now, cause)
+            return self._without(delivery, delivery.holders[0], now, "corrupt gradient")
         delivery.again = True
         return self._route(delivery, now)
 
@@ -223,12 +226,12 @@ class Deliveries:
     # --- time ------------------------------------------------------------------------------
 
     def tick(self, now: float) -> list[PipelineEffect]:
-        """Act on deadlines that have passed."""
+        """Act on deadlines that have passed; call it every ``LOOK_S``."""
         effects: list[PipelineEffect] = []
         for delivery in self._wakeful():
             if delivery.at is None or delivery.at > now:
                 continue
-            if now > delivery.at + ANSWER_S:  # we were suspended: what others sent is unread
+            if now > delivery.at + 2 * TICK_S:  # we were suspended: what others sent is unread
                 self._fair_since = now
             if delivery.holders:
                 effects += self._late(delivery, now)
@@ -238,10 +241,6 @@ class Deliveries:
                 effects += self._route(delivery, now)
         return effects
 
-    def next_deadline(self) -> float | None:
-        """Return when ``tick`` has something to do, in monotonic seconds."""
-        return min((d.at for d in self._wakeful() if d.at is not None), default=None)
-
     def _wakeful(self) -> list[Delivery]:
         """Return the deliveries about which something may be to be done."""
         for delivery in [d for d in self._awake.values() if d.rests]:
@@ -249,10 +248,11 @@ class Deliveries:
         return list(self._awake.values())
 
     def _late(self, delivery: Delivery, now: float) -> list[PipelineEffect]:
-        """A microbatch may be late: ask its holders, and let another replica help the newest."""
+        """A microbatch may be late: ask its holders, and let another replica help the newest. One
+        that cannot be late yet may be lost: that shows when no answer comes."""
         newest = delivery.holders[-1]
-        late_s = self.next_hop.late_s(newest.peer, newest.queue)
-        late_s = late_s if newest.accepted else min(late_s, LOST_S)  # however slow the line
+        usual_s = self.next_hop.late_s(newest.peer, newest.queue)
+        late_s = usual_s if newest.accepted else min(usual_s, LOST_S)  # however slow the line
         since, early = max(newest.sent_at, self._fair_since), delivery.step > self._slowest
         if now < since + late_s or (early and newest.accepted):
             delivery.at = max(now, since) + late_s if early else since + late_s
@@ -260,11 +260,13 @@ class Deliveries:
         if delivery.step < self._committed:
             return self._route(delivery, now)  # whoever counts it still has its gradient
         delivery.at, effects = now + LOOK_S, list[PipelineEffect]()
-        if now >= delivery.ask_at:
-            delivery.ask_at = now + late_s
+        if now >= delivery.asked_at + late_s:
+            delivery.asked_at = now
             for holder in delivery.holders:
                 asks = Have(self._stage, delivery.step, delivery.microbatch, holder.attempt)
                 effects.append(Send(holder.peer, asks))
+        if (early or now < since + usual_s) and now < delivery.asked_at + ANSWER_S:
+            return effects
         return [*effects, *self._help(newest, delivery.step, since, now)]
 
     def _help(self, late: Holder, step: int, since: float, now: float) -> list[PipelineEffect]:
@@ -321,7 +323,7 @@ class Deliveries:
         unfit = self._live - delivery.helpful(self._live, self._committed)
         # what was lost once does not wait for another replica that has shown nothing yet
         if (chosen := self.next_hop.choose(now, unfit, tried=delivery.again)) is None:
-            delivery.at = self.next_hop.open_at(now) if self._live else None
+            delivery.at = now if self._live else None
             return []
         return [self._send(delivery, chosen, now)]
 
@@ -371,17 +373,18 @@ class Deliveries:
     # --- what holders answer ---------------------------------------------------------------
 
     def _absent(self, delivery: Delivery, holder: Holder, now: float) -> list[PipelineEffect]:
-        """Handle a holder without the microbatch. It may not have arrived yet, or the holder left
-        its count to another replica, which is then searched."""
+        """Handle a holder without the microbatch, which may not have arrived yet."""
         holder.absent += 1
         if not holder.accepted and holder.absent < ABSENT:
             return []
         return self._without(delivery, holder, now)
 
-    def _refused(self, delivery: Delivery, holder: Holder, now: float) -> list[PipelineEffect]:
-        """held -> another replica at once, or the same after a pause."""
-        if holder.accepted:
-            delivery.unfit.add(holder.peer)  # it has given it back
+    def _refused(
+        self, delivery: Delivery, holder: Holder, now: float, *, taken: bool
+    ) -> list[PipelineEffect]:
+        """held -> another replica at once, or the same after a pause; ``taken``: it had it."""
+        if taken:
+            delivery.unfit.add(holder.peer)
         else:
             holder.account.refused(now)
         self._release(delivery, holder)

@@ -19,8 +19,6 @@ from protocol.pace import ANSWER_S, FORGET_S, LOOK_S
 from protocol.pipeline.newcomers import NOBODY
 from protocol.pipeline.timing import UNMEASURED_S, Timing
 
-REST_S = 0.02
-"""A replica that refuses work is left alone; each time in a row twice as long."""
 MOST_TIMES = 3.0
 """What takes so many times the usual is late, however much times vary. A replica that has not shown
 what it needs may need so many times what its slowest sibling does."""
@@ -59,8 +57,6 @@ class Account:
     strikes: int = 0
     """Since it last brought anything."""
     suspended_until: float = 0.0
-    rest_s: float = REST_S
-    """How long it is left alone after its next refusal."""
     rests_until: float = 0.0
     chosen: int = 0
     """How often it was chosen lately."""
@@ -96,16 +92,9 @@ class Account:
         self.brought_at = self.heard_at = now
         self.strikes, self.suspended_until = 0, 0.0
 
-    def accepted(self) -> None:
-        """It has taken work."""
-        self.rest_s, self.rests_until = REST_S, 0.0
-
     def refused(self, now: float) -> None:
-        """It has refused work: it is left alone, for twice as long each time. Refusals of what was
-        sent to it before the pause began change nothing."""
-        if self.rests_until <= now:
-            self.rests_until = now + self.rest_s
-            self.rest_s = min(2 * self.rest_s, ANSWER_S)
+        """It has refused work: it is left alone for a moment."""
+        self.rests_until = now + LOOK_S
 
     def struck(self, now: float) -> None:
         """It brings nothing: it gets nothing for a while, twice as long each time in a row."""
@@ -221,14 +210,9 @@ class NextHop:
             fine = {p: c for p, c in fine.items() if c.gradient.measured} or fine
         return {p: c for p, c in fine.items() if c.rests_until <= now}
 
-    def open_at(self, now: float) -> float:
-        """Return when to choose again if all rest."""
-        ends = (c.rests_until for c in self.accounts.values() if c.rests_until > now)
-        return min(ends, default=now + ANSWER_S)
-
     def spare(self, since: float, now: float, *, early: bool = False) -> set[PeerId]:
         """Return the replicas that take work and have none of ours, or have shown something since
-        ``since``: a gradient, or, of a step that is ``early``, a receipt."""
+        ``since``: a gradient, or, of a step that is ``early``, an answer."""
         there = [(p, c) for p, c in self._open((), now).items() if not c.strikes]
         return {p for p, c in there if not c.charged or c.shown_at(early=early) > since}
 

@@ -89,7 +89,7 @@ class Pipeline:
         found = dict[tuple[int, PeerId], dict[int, bytes]]()
         stage = self._place.stage
         for state in filter(None, map(self._microbatches.get, self.done())):
-            if state.source is not None and state.came:
+            if state.source is not None:
                 found.setdefault((stage - 1, state.source), {})[state.microbatch] = state.came
             if state.giver is not None and state.came_back:
                 found.setdefault((stage + 1, state.giver), {})[state.microbatch] = state.came_back
@@ -183,7 +183,7 @@ class Pipeline:
         for state in self._microbatches:
             if state.step >= step and state.phase is Phase.QUEUED and state.upstreams:
                 self._microbatches.pop(state.microbatch)
-                effects += self._tell_upstreams(state, "busy")
+                effects += self._tell_upstreams(state, "declined")
         return effects
 
     def lease(self, ids: list[int], *, again: bool, now: float) -> list[PipelineEffect]:
@@ -218,7 +218,7 @@ class Pipeline:
         now on we do not know it, so that it can come back if the other replica dies."""
         state = self._microbatches.pop(microbatch)
         self.deliveries.discard(microbatch)
-        return [] if state is None else self._tell_upstreams(state, "absent")
+        return [] if state is None else self._tell_upstreams(state, "left")
 
     # --- messages --------------------------------------------------------------------------
 
@@ -230,11 +230,10 @@ class Pipeline:
         state = self._microbatches.get(message.microbatch)
         if state is not None and state.step == message.step:
             return self._known(state, sender, message, now)
-        if not self.step <= message.step <= self.step + 1:
-            return [self._receipt(sender, message, "stale")]
         if message.microbatch // self._place.per_step != message.step:
             return [Penalise(sender, "microbatch-of-another-step")]
-        if self.refuses(message.step) or self._queued_until(message.step) >= self._place.max_queue:
+        runs = self.step <= message.step <= self.step + 1 and not self.refuses(message.step)
+        if not runs or self._queued_until(message.step) >= self._place.max_queue:
             return [self._receipt(sender, message, "busy")]
         arrived = MicrobatchState(
             message.step,
@@ -249,8 +248,7 @@ class Pipeline:
         self._microbatches.add(arrived)
         step, microbatch = message.step, message.microbatch
         keys = PayloadKey(step, "tokens", microbatch), PayloadKey(step, "input", microbatch)
-        accepted = self._receipt(sender, message, "accepted")
-        return [Keep(keys), accepted, *self._schedule(now)]
+        return [Keep(keys), *self._schedule(now)]
 
     def have(self, sender: PeerId, message: Have, now: float) -> list[PipelineEffect]:
         """Answer whether we hold a microbatch; if so the asker becomes its return address."""
@@ -383,12 +381,11 @@ class Pipeline:
         if back:
             self._microbatches.move(state, Phase.SENT)
             by = state.giver if outcome.error != "poisoned" else None
-            cause = "corrupt gradient"
-            return [*blamed, *self.deliveries.redo(state.microbatch, cause, now, malformed_by=by)]
+            return [*blamed, *self.deliveries.redo(state.microbatch, now, malformed_by=by)]
         self._microbatches.pop(state.microbatch)
         if not state.upstreams:
             return [Fault("internal", "the worker refuses our own samples")]
-        return [*blamed, *self._tell_upstreams(state, "busy")]
+        return [*blamed, *self._tell_upstreams(state, "declined")]
 
     def _receipt(self, to: PeerId, message: Forward | Have, verdict: Verdict) -> Send:
         of = message.step, message.microbatch, message.attempt

@@ -16,6 +16,8 @@ class Place:
     """Microbatches per step M."""
     tokens_everywhere: bool = False
     """Whether every stage needs a microbatch's tokens, as `Manifest` says it."""
+    era: int = 0
+    """Lineage of the seat; messages of another one do not count."""
 
     @property
     def first(self) -> bool:

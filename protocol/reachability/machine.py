@@ -29,13 +29,13 @@ from typing import Final, Literal
 
 from protocol.hosts import Outer, is_global, kind_of, prefix_of
 from protocol.ids import PeerId
-from protocol.pace import ASIDE_S, LOST_S
+from protocol.pace import ASIDE_S, LONG_S, LOST_S
 
 PROBERS: Final = 3
 """Probers of different prefixes that have to agree."""
 MOST_PROBERS: Final = 5
 """Probers asked where they disagree."""
-AGAIN_S: Final = 900.0
+AGAIN_S: Final = LONG_S / 4
 """A router may let nobody in any more, and nothing tells of it."""
 MAX_HOSTS: Final = 2
 """Observed hosts of one kind: a home may have two lines."""

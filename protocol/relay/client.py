@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from protocol.ids import PeerId
-from protocol.pace import ASIDE_S
+from protocol.pace import ASIDE_S, SETTLED_S
 
 RELAYS: Final = 2
 """Reservations that are kept."""
-REVIEW_S: Final = 300.0
+REVIEW_S: Final = SETTLED_S
 """A reservation is as good as a new one for so long; one that is not wanted any more is kept for as
 long again, while others have an address of ours from before."""
 MAX_AVOIDED: Final = 1024

@@ -24,12 +24,13 @@ from protocol.ids import Stage
 from protocol.manifest import StageCost
 from protocol.matching.timing import MEASURED_S
 from protocol.membership.measured import Partner, StageRate
+from protocol.pace import ASIDE_S
 
 MICRO: Final = 1_000_000
 MIN_REPORTERS: Final = 2
 NEAR_PERCENT: Final = 35
 """A partner agrees if its value is within this distance of the median, either way."""
-CORRECT_AFTER_S: Final = 120
+CORRECT_AFTER_S: Final = ASIDE_S * 2
 """Seconds of measurement after which a claim is lowered; it is raised after ``MEASURED_S``."""
 BAND: Final = 1.25
 """A claim within this factor of the measurement stands."""

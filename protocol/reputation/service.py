@@ -23,10 +23,10 @@ from statistics import median_low
 from typing import Final
 
 from protocol.ids import PeerId
-from protocol.pace import LONG_S
+from protocol.pace import LONG_S, SETTLED_S
 from protocol.wire.parts import SeatStatus
 
-MAX_STEP_S: Final = 900.0
+MAX_STEP_S: Final = LONG_S / 4
 """A longer step was delayed by something other than its replicas' speed."""
 
 BACKLOGGED_SHARE: Final = 0.5
@@ -34,7 +34,7 @@ BACKLOGGED_SHARE: Final = 0.5
 
 MAX_ACCOUNTS: Final = 256
 
-HALF_LIFE_S: Final = 300.0
+HALF_LIFE_S: Final = SETTLED_S
 """Work measured this many measured seconds ago counts half, so that a slowdown shows."""
 
 

@@ -67,7 +67,6 @@ class RoundLeader:
         place: where this replica stands.
         size: elements of the stage's flat gradient.
         step: the step that it begins with.
-        era: lineage of the seat.
         member: our own replica's part in the round. Once it knows the commit, nothing is planned.
         quorum: knows roll and electors.
         elector: verifies signatures, and keeps the commits of earlier steps.
@@ -85,7 +84,6 @@ class RoundLeader:
         size: int,
         step: int,
         *,
-        era: int,
         member: RoundMember,
         quorum: Quorum,
         elector: Elector,
@@ -95,13 +93,13 @@ class RoundLeader:
         passed: Callable[[], bool],
         obstruction: Obstruction,
     ) -> None:
-        self._place, self._size, self._era = place, size, era
+        self._place, self._size = place, size
         self._member, self._quorum, self._elector = member, quorum, elector
         self._amendments, self._returned, self._passed = amendments, returned, passed
         self._view = SwarmView(((),) * place.stages)
         self.admissions, self._obstruction = Admissions(lets_in), obstruction
         self._next: dict[PeerId, LedgerReport] = {}
-        self.proposer = Proposer(quorum, era, elector.verify, self._left_out)
+        self.proposer = Proposer(quorum, place.era, elector.verify, self._left_out, self._before)
         self.restarts: Counter[Restart] = Counter()
         """Rounds of all steps that we have planned again, by reason."""
         self._reset(step)
@@ -312,6 +310,10 @@ class RoundLeader:
         self.refused = "" if answer else answer.reason
         return answer
 
+    def _before(self) -> Commit | None:
+        """Return the commit of the step before, if we have it."""
+        return self._elector.commit(self._place.stage, self._place.era, self.step - 1)
+
     def _left_out(self, decree: Decree) -> frozenset[PeerId]:
         """Return those of the roll that are at our step and no members of a decree: electors do
         not vote for it."""
@@ -415,7 +417,7 @@ class RoundLeader:
             return []
         if sender in self._answers:
             return []
-        said = Statement(plan.stage, self._era, plan.step, plan.attempt, message.digest)
+        said = Statement(plan.stage, self._place.era, plan.step, plan.attempt, message.digest)
         if message.digest == REFUSED:
             self._faults["refusal", sender] += 1
             if self._anew_at is None and self._refusals < MAX_REFUSALS:
@@ -480,12 +482,10 @@ class RoundLeader:
         return self._act(now)
 
     def _close(self, commit: Commit, now: float) -> list[Effect]:
-        """Tell all whom the commit concerns: ourselves too, members, observers, and the electors of
-        this step and the next."""
+        """Tell all who apply the commit: ourselves too, members and observers. The electors of the
+        next step get it with what its leader says."""
         observers = self.admissions.observing(now) if self._plan is None else self._plan.observers
-        decree = commit.decree
-        told = dict.fromkeys([self._place.me, *decree.members, *observers, *decree.electors])
-        told |= dict.fromkeys(sorted(self._quorum.electors))
+        told = dict.fromkeys([self._place.me, *commit.decree.members, *observers])
         return [Send(peer, commit) for peer in told]
 
     # --- newcomers -------------------------------------------------------------------------
@@ -500,7 +500,7 @@ class RoundLeader:
         we can say the version's digest and who has made it."""
         stage, effects, state = self._place.stage, list[Effect](), self._member.state
         serving = self._serving_step()
-        commit = self._elector.commit(stage, self._era, self.step - 1)
+        commit = self._before()
         if self._plan is not None or self._laggards() or not state or not serving or commit is None:
             return []
         for joiner in self.admissions.admit(serving, self._held(), now):

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from typing import Final, Literal
 
 from protocol.ids import PeerId
-from protocol.pace import ANSWER_S, FORGET_S, HEARD_S, LOOK_S, LOST_S
+from protocol.pace import ANSWER_S, FORGET_S, HEARD_S, LOST_S
 
 Kind = Literal[
     "contribution",
@@ -84,7 +84,6 @@ class Obstruction:
         self._usual_s: float | None = None
         self._begun_at: float | None = None
         self._not_before = 0.0
-        self.look_at = 0.0
         self.planned_at = self._moved_at = 0.0
         """When we planned last as the leader, and when something has come of that."""
         self._came = self._in_vain = 0
@@ -153,7 +152,6 @@ class Obstruction:
             excused: peers that wait for another one, by their own claim.
             task_s: how long a microbatch takes here, 0 where not known.
         """
-        self.look_at = now + LOOK_S
         shared_from = max(now, self._not_before)
         self._since = {
             wait: self._since.get(wait, shared_from if wait[0] in SHARED else now)

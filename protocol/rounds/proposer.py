@@ -56,6 +56,7 @@ class Proposer:
         era: of our seat.
         verify: checks a signature.
         left_out: whom a decree leaves out that is there, so that electors do not vote for it.
+        before: the commit of the step before; None: it is not known, or there is none.
     """
 
     def __init__(
@@ -64,8 +65,10 @@ class Proposer:
         era: int,
         verify: Verify,
         left_out: Callable[[Decree], Collection[PeerId]],
+        before: Callable[[], Commit | None],
     ) -> None:
         self._quorum, self._era, self._verify, self._left_out = quorum, era, verify, left_out
+        self._before = before
         self.start_step(0)
 
     def start_step(self, step: int, now: float = math.inf) -> None:
@@ -197,7 +200,9 @@ class Proposer:
 
     def _say(self, now: float) -> list[Send]:
         self._said_at, self._since = now, min(self._since, now)
-        said = Propose(self._quorum.stage, self._step, self.attempt, era=self._era)
+        said = Propose(
+            self._quorum.stage, self._step, self.attempt, before=self._before(), era=self._era
+        )
         if self.state is State.PROPOSING:
             said = replace(said, decree=self.decree, promises=self.promises)
         return [Send(peer, said) for peer in self.missing()]

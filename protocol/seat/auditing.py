@@ -207,12 +207,6 @@ class Auditing:
         task, self._task = self._task[0], None
         return [Compute(task)]
 
-    def next_deadline(self) -> float | None:
-        """Return when ``tick`` has something to do."""
-        waits = None if self._task is None else self._task[1]
-        answer = None if self._audit is None else self._audit.next_deadline()
-        return min((at for at in (waits, answer) if at is not None), default=None)
-
     def tick(self, now: float) -> list[SeatEffect]:
         """Lose patience with a member that shows nothing."""
         return [] if self._audit is None else self._perform(self._audit, self._audit.tick(now), now)

@@ -34,8 +34,6 @@ class CatchingUp:
         self._how: tuple[bool, bool] | None = None
         """Whether we have the step's commit, and whether nobody could give it to us."""
         self._since = self._asked_at = -math.inf
-        self._in_vain = False
-        """Whether all that were asked for the commit have had time to answer."""
         self.unanswered = False
         """Whether siblings are ahead, and have been asked for the commit in vain."""
 
@@ -67,8 +65,7 @@ class CatchingUp:
         if self._how != how:
             self._how, self._since = how, now
         waited_s = now - self._since
-        self._in_vain = not known and waited_s >= LOOK_S / 2
-        self.unanswered = self._in_vain and bool(ahead)
+        self.unanswered = not known and bool(ahead) and waited_s >= LOOK_S / 2
         patience_s = LOST_S if known else FORGET_S if alone else math.inf
         if waited_s >= patience_s:
             self.caught_up()
@@ -78,12 +75,3 @@ class CatchingUp:
         self._asked_at, self._turn = now, self._turn + 1
         some = [asked[(self._turn + i) % len(asked)] for i in range(min(ASKED, len(asked)))]
         return [Send(peer, Propose(self._stage, step, 0)) for peer in some]
-
-    def next_deadline(self) -> float | None:
-        """Return when to look again."""
-        if self._how is None:
-            return None
-        known, _ = self._how
-        if known:
-            return self._since + LOST_S
-        return self._asked_at + LOOK_S if self._in_vain else self._since + LOOK_S / 2

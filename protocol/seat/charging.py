@@ -124,10 +124,6 @@ class Charging:
         near = range(max(ours - 1, 0), min(ours + 2, self._place.stages))
         return frozenset((s, r.peer) for s in near for r in view.stages[s] if r.peer != me)
 
-    def next_deadline(self) -> float | None:
-        """Return when ``tick`` has something to do."""
-        return self._again_at
-
     def tick(self, now: float) -> list[SeatEffect]:
         """Tell our open charges again."""
         if self._again_at is None or now < self._again_at:

@@ -64,12 +64,11 @@ class Givers:
     Args:
         place: where this replica stands.
         standing: knows the replicas that count.
-        era: of the seat.
         terms: what audits go by.
     """
 
-    def __init__(self, place: Place, standing: Standing, era: int, terms: AuditTerms) -> None:
-        self._place, self._standing, self._era, self._terms = place, standing, era, terms
+    def __init__(self, place: Place, standing: Standing, terms: AuditTerms) -> None:
+        self._place, self._standing, self._terms = place, standing, terms
         self._open: _Comparison | None = None
         self._results: dict[Giver, deque[bool]] = {}
         """Of the newest comparisons of each, in which it listed less than half."""
@@ -121,11 +120,6 @@ class Givers:
             return []
         return [*self._ask(of, now)] if now < of.until else self._judge(of, {}, now)
 
-    def next_deadline(self) -> float | None:
-        """Return when ``tick`` has something to do."""
-        of = self._open
-        return None if of is None or of.until is None else of.ask_at
-
     # --- within ---------------------------------------------------------------------------------
 
     def _ask(self, of: _Comparison, now: float) -> list[Send]:
@@ -147,7 +141,7 @@ class Givers:
         except RemoteProtocolError:
             return None
         whose = said.signer, said.kind, found.stage, found.step, found.era
-        return found if whose == (peer, KIND, stage, of.step, self._era) else None
+        return found if whose == (peer, KIND, stage, of.step, self._place.era) else None
 
     def _rows(self, stage: int, listed: Contents) -> dict[int, bytes]:
         """Return what a list says was given to us, as ``Given`` has it."""

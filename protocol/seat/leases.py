@@ -103,15 +103,6 @@ class Leases:
         self._free = self._all & ~taken
         return self._hand_out(now)
 
-    def next_deadline(self) -> float | None:
-        """Return when ``grant`` has something to do though nothing is heard."""
-        held_back = bool(self.bound.named and self._free and self._wants)
-        due = [
-            self._look_at,
-            self._active_at + UNMEASURED_S if held_back and self._active_at is not None else None,
-        ]
-        return min((at for at in due if at is not None), default=None)
-
     def _hand_out(self, now: float) -> list[Send]:
         """Lease what is free, one id per asker in turn. Newcomers get what they may have, and the
         rest if for a while nobody else has taken anything or has done anything."""

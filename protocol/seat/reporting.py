@@ -11,11 +11,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from protocol.ids import PeerId
-from protocol.pace import LOOK_S
+from protocol.pace import ANSWER_S, LOOK_S
 from protocol.pipeline.microbatches import StepWork
-
-AGAIN_S: Final = 0.75
-"""After which what was told is told again: it may have been lost."""
 
 TOLD_WHOLE: Final = 3
 """A ledger is told to so many once nothing is in flight: two of them are honest, and tell the stage
@@ -45,17 +42,13 @@ class Reporting:
         if line and self._step != step:
             self._step, self._since, self._told = step, now, {}
         more = int(math.log2(max(1.0, (now - self._since) / LOOK_S)))
-        soon = now + (AGAIN_S if of.in_flight else 0.0)
+        soon = now + (ANSWER_S if of.in_flight else 0.0)
         due = dict[PeerId, tuple[int, float]]()
         whole = TOLD_WHOLE if of.done and not of.in_flight else 1
         for peer in line[: max(whole, 1 + more)]:
             revision, at = self._told.get(peer, (of.revision, now))
             due[peer] = revision, at if revision == of.revision else min(at, soon)
         told = [peer for peer, (_, at) in due.items() if at <= now]
-        self._told = due | dict.fromkeys(told, (of.revision, now + AGAIN_S))
+        self._told = due | dict.fromkeys(told, (of.revision, now + ANSWER_S))
         self.number += bool(told)
         return told
-
-    def next_deadline(self) -> float | None:
-        """Return when ``due`` names somebody though nothing has changed."""
-        return min((at for _, at in self._told.values()), default=None)

@@ -18,7 +18,7 @@ from protocol.ids import PeerId
 from protocol.pipeline.effects import SendPayload
 from protocol.seat.effects import SeatEffect
 from protocol.view import SwarmView
-from protocol.wire.messages import Forward, Message, Receipt, SeatMessage, Verdict
+from protocol.wire.messages import Forward, Message, Receipt, SeatMessage
 from protocol.wire.route import Route, Sender
 
 FROM: Final[Mapping[Sender, Sequence[int]]] = {
@@ -41,13 +41,13 @@ def may_send(route: Route, view: SwarmView, stage: int, sender: PeerId) -> bool:
     return any(replica.peer == sender for there in near for replica in view.stages[there])
 
 
-def turned_away(stage: int, sender: PeerId, message: Message, verdict: Verdict) -> list[SeatEffect]:
-    """Return the refusal of ``sender``'s ``message`` to ``stage`` with a ``verdict``: only a
-    Forward is answered, because its sender would wait, in the era in which it was sent."""
+def turned_away(stage: int, sender: PeerId, message: Message) -> list[SeatEffect]:
+    """Return the refusal of ``sender``'s ``message`` to ``stage``: only a Forward is answered,
+    because its sender would wait, in the era in which it was sent."""
     if not isinstance(message, Forward):
         return []
     of = stage, message.step, message.microbatch, message.attempt
-    return [Send(sender, Receipt(*of, verdict, era=message.era))]
+    return [Send(sender, Receipt(*of, "busy", era=message.era))]
 
 
 def stamped(effects: Iterable[SeatEffect], era: int) -> list[SeatEffect]:

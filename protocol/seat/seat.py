@@ -8,7 +8,6 @@ State: the current step, and through its parts the microbatches, ledgers and rou
 may not touch tensors, clocks or sockets; ``now`` is monotonic seconds, effects say what to do.
 """
 
-import math
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace as replaced
@@ -111,7 +110,6 @@ class Seat:
         tokens_per_step: tokens all microbatches of a step predict together.
         step: version the seat starts with (or observes from).
         serving: False to join as an observer.
-        era: lineage that the version belongs to; messages of another one do not count.
         quorum: knows the electors of the lineage's first step.
         elector: votes for this volunteer.
         promise: that of our last seat in this stage and lineage (``RoundMember.promise``).
@@ -134,7 +132,6 @@ class Seat:
         serving: bool,
         quorum: Quorum,
         elector: Elector,
-        era: int,
         promise: tuple[int, int],
         proves: Proves | None,
         audits: AuditTerms | None,
@@ -143,7 +140,7 @@ class Seat:
         at_once: int,
         number_bytes: float,
     ) -> None:
-        self.place, self.size, self.step, self.serving, self.era = place, size, step, serving, era
+        self.place, self.size, self.step, self.serving = place, size, step, serving
         self._tokens_per_step = tokens_per_step
         self._view = SwarmView(((),) * place.stages)
         """Of those that count, as our parts know it."""
@@ -177,10 +174,10 @@ class Seat:
     def _compose_audits(self, terms: AuditTerms) -> None:
         """Make what audits others, and what others audit us by."""
         commitments = self.commitments
-        self.showing = Showing(self.place, self.era, commitments, terms.sign)
+        self.showing = Showing(self.place, commitments, terms.sign)
         self.charging = Charging(self.place, terms, self._judges_of)
         self.auditing = Auditing(self.place, terms, commitments, self.showing, self.charging)
-        self.givers = Givers(self.place, self.standing, self.era, terms)
+        self.givers = Givers(self.place, self.standing, terms)
 
     def _compose_round(self, promise: tuple[int, int], round_s: float) -> None:
         """Make what closes a step; the bytes of a round take ``round_s`` at most."""
@@ -203,7 +200,6 @@ class Seat:
             self.place,
             self.size,
             self.step,
-            era=self.era,
             member=self.member,
             quorum=self.quorum,
             elector=self.elector,
@@ -235,7 +231,7 @@ class Seat:
             state,
             queue,
             rate,
-            era=self.era,
+            era=self.place.era,
             leaving=self.draining,
             moved=(len(self.pipeline.done()) + self.member.received) % 2**16,
             missing=self.standing.missing(self.step),
@@ -293,17 +289,6 @@ class Seat:
         """Return the leaders of our step, in order."""
         view, roll = self.standing.view, self.quorum.roll
         return leaders(view, self.place.stage, self.step, among=roll)
-
-    def next_deadline(self) -> float | None:
-        """Return when ``tick`` has something to do."""
-        leads = self.leader.leading and bool(self.may_train())
-        leases = self.leases.next_deadline() if leads else None
-        audits = self.auditing, self.showing, self.charging, self.givers
-        of = self.pipeline.deliveries, self._catching_up, *audits
-        parts = (part.next_deadline() for part in of)
-        look = self._obstruction.look_at if self.serving and not self._is_over else None
-        others = (leases, look, self._reporting.next_deadline(), self.standing.next_deadline())
-        return min((d for d in (*parts, *others) if d is not None), default=None)
 
     # --- inputs ----------------------------------------------------------------------------
 
@@ -410,12 +395,12 @@ class Seat:
         which the task checks, or of an audit's list the list itself."""
         route, stage = message.route, self.place.stage
         if not may_send(route, self.standing.seen if route.aside else self._view, stage, sender):
-            refused = turned_away(stage, sender, message, "busy")
+            refused = turned_away(stage, sender, message)
             if refused or self.standing.is_aside(sender) or self.standing.waits(sender):
                 return refused
             return [Penalise(sender, "not-from-a-neighbour", 1)]  # or its heartbeat is on its way
-        if isinstance(message, SeatMessage) and message.era != self.era:
-            return turned_away(stage, sender, message, "stale")
+        if isinstance(message, SeatMessage) and message.era != self.place.era:
+            return turned_away(stage, sender, message)
         effects = self._take(sender, message, now, digest)
         if route.work and any(isinstance(effect, Keep) for effect in effects):
             self.standing.worked(sender, now)
@@ -430,11 +415,10 @@ class Seat:
         return self._settle(self.member.state_loaded(), now)
 
     def tick(self, now: float) -> list[SeatEffect]:
-        """Act on deadlines that have passed."""
+        """Act on deadlines that have passed; call it every ``LOOK_S``."""
         effects: list[SeatEffect] = [*self.pipeline.deliveries.tick(now), *self.leader.tick(now)]
-        if now >= min(self._obstruction.look_at, self.standing.next_deadline() or math.inf):
-            effects += self._watch(now)
-        effects += [*self.auditing.tick(now), *self.charging.tick(now), *self.givers.tick(now)]
+        effects += [*self._watch(now), *self.auditing.tick(now)]
+        effects += [*self.charging.tick(now), *self.givers.tick(now)]
         effects += self.showing.tick(self.auditing.step, now)
         effects += self._follow_siblings(now)
         return self._settle(effects, now)
@@ -451,7 +435,7 @@ class Seat:
         if route.early and isinstance(message, RoundMessage) and message.step > self.step:
             return self._take_early(sender, message, digest)
         if route.taker != "seat" or not (self.serving or route.observing):
-            return turned_away(self.place.stage, sender, message, "stale")
+            return turned_away(self.place.stage, sender, message)
         handle = attrgetter(route.handler)(self)
         return [*handle(sender, message, *((digest,) if route.sealed else ()), now)]
 
@@ -498,7 +482,7 @@ class Seat:
         have voted for nothing. So nobody leaves an attempt that may be decreed."""
         if plan.attempt == 1:
             return sender == self.quorum.designated
-        where = Ballot(plan.stage, self.era, plan.step, plan.attempt, sender, 0, b"")
+        where = Ballot(plan.stage, self.place.era, plan.step, plan.attempt, sender, 0, b"")
         electors = self.quorum.electors
         promised = promises_of(where, plan.promises, electors, self.elector.verify)
         return not bound_by(promised.values(), electors) and self.quorum.suffice(promised)
@@ -570,7 +554,7 @@ class Seat:
 
     def _sign_ready(self, ready: Ready) -> Ready | None:
         """Return our Ready with its signature; None: we have signed another one."""
-        said = Statement(ready.stage, self.era, ready.step, ready.attempt, ready.digest)
+        said = Statement(ready.stage, self.place.era, ready.step, ready.attempt, ready.digest)
         signature = self.elector.sign(READY, encode_statement(said))
         return replace(ready, signature=signature) if signature else None
 
@@ -699,7 +683,7 @@ class Seat:
             counted=len(self.member.counted),
             attempt=decree.attempt,
             own_loss=self._own_loss(),
-            era=self.era,
+            era=self.place.era,
             roll=tuple(map(PeerId, decree.members)),
             shares=tuple(count_of(member.counted) for member in plan.members),
             electors=tuple(map(PeerId, decree.electors)),
@@ -817,7 +801,7 @@ class Seat:
         if (news := self._news()) != self._told:
             self._told = news
             outward.append(StatusChanged())
-        return stamped(outward, self.era)
+        return stamped(outward, self.place.era)
 
     def _follow_up(self, now: float) -> list[SeatEffect]:
         effects = self._take_view(now) if self.standing.view != self._view else []

@@ -39,13 +39,12 @@ class Showing:
 
     Args:
         place: where this replica stands.
-        era: of the seat.
         commitments: what members have committed to contribute.
         sign: signs each segment of ours.
     """
 
-    def __init__(self, place: Place, era: int, commitments: Commitments, sign: Sign) -> None:
-        self._place, self._era, self._commitments, self._sign = place, era, commitments, sign
+    def __init__(self, place: Place, commitments: Commitments, sign: Sign) -> None:
+        self._place, self._commitments, self._sign = place, commitments, sign
         self.tensors = tensors_of(first=place.first, last=place.last)
         """What is shown of a microbatch."""
         self._contributed: dict[tuple[int, int], tuple[Plan, frozenset[int]]] = {}
@@ -69,7 +68,7 @@ class Showing:
         return [
             CommitTo(
                 tuple(map(PeerId, (*others, *plan.observers))),
-                Commitment(plan.stage, step, attempt, era=self._era),
+                Commitment(plan.stage, step, attempt, era=self._place.era),
                 {m: tuple(PayloadKey(step, name, m) for name in self.tensors) for m in counted},
                 tuple(
                     PayloadKey(step, "segment", i, attempt, me) if i in segments else None
@@ -168,10 +167,6 @@ class Showing:
 
     def _keep(self, step: int, now: float) -> None:
         self._kept[step] = max(self._kept.get(step, now), now + LOST_S)
-
-    def next_deadline(self) -> float | None:
-        """Return when ``tick`` has something to do."""
-        return min(self._kept.values(), default=None)
 
     def _drop(self, steps: list[int]) -> list[SeatEffect]:
         for step in steps:

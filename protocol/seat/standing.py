@@ -194,13 +194,6 @@ class Standing:
         """Return what newcomers of a stage may have of a step."""
         return self._near[stage].newcomers.bound if stage in self._near else NOBODY
 
-    def next_deadline(self) -> float | None:
-        """Return when ``tick`` has something to do."""
-        ends = [min(decision.until, decision.look_at) for decision in self._decisions.values()]
-        due = [self._due_at(pair) for pair in self._open()]
-        few = [] if self._few_since is None else [self._few_since + HEARD_S]
-        return min((*ends, *due, *few, *self.closed_until()), default=None)
-
     def closed_until(self) -> list[float]:
         """Return when somebody on probation may be tried again."""
         ends = (stage.closed_until for stage in self._near.values())

@@ -20,14 +20,14 @@ from typing import Literal
 
 from protocol.effects import Penalise, Send
 from protocol.ids import PeerId
-from protocol.pace import FORGET_S, HEARD_S, LOST_S
+from protocol.pace import FORGET_S, HEARD_S, LOOK_S, LOST_S
 from protocol.wire.messages import Chunk, ChunkRequest
 
 WINDOW = 16
 """Most leaves of token data in flight per donor: 4 MiB."""
 LEAST_AHEAD = 2
 """Leaves in flight per donor however slow it is, so that the line does not rest between two."""
-SOON_S = 0.25
+SOON_S = LOOK_S / 2
 """Leaves that nobody waits for yet are in flight while they arrive within this time."""
 LATEST_SHARE = 1 / 4
 """Weight of the latest leaf in the mean time between leaves."""

@@ -274,12 +274,13 @@ class Have(SeatMessage, frozen=True):
     attempt: Attempt
 
 
-Verdict = Literal["accepted", "busy", "stale", "known", "absent"]
+Verdict = Literal["busy", "known", "absent", "declined", "left"]
 
 
 class Receipt(SeatMessage, frozen=True):
-    """Answer to a Forward or a Have. ``busy``: try another, no penalty. ``stale``: wrong version.
-    ``absent``: only to Have."""
+    """Answer to a Have, to a large Forward, to one that is not taken, or word of a microbatch that
+    is held no more. ``busy``: try another, no penalty. ``known``, ``absent``: whether it is held.
+    ``declined``: given back. ``left``: another replica counts it."""
 
     route = Route("seat", "pipeline.deliveries.receipt", sender="stage after", to="stage before")
 
@@ -370,6 +371,18 @@ class Ready(RoundMessage, frozen=True):
     signature: Signature = b""
 
 
+class Commit(RoundMessage, frozen=True):
+    """The step is closed: every member applies it. Anyone may say so, for the votes prove it; the
+    attempt is the one in which the electors voted, and the decree may be that of an earlier one."""
+
+    route = Route("seat", "on_commit", observing=True, early=True)
+
+    leader: PeerText
+    """Who led that attempt."""
+    decree: Decree
+    votes: Signatures
+
+
 class Propose(RoundMessage, frozen=True):
     """A leader to the electors of its step: a decree to vote for; without one, a question for their
     promises: to take part in no earlier attempt from now on. Attempt 0 is nobody's: whoever lacks
@@ -381,6 +394,8 @@ class Propose(RoundMessage, frozen=True):
     promises: Promises = ()
     """Of a majority, from the second attempt on: the decree is that of the latest vote they name,
     or any if they name none."""
+    before: Commit | None = None
+    """Of the step before, for electors that hold another stage."""
 
 
 class Vote(RoundMessage, frozen=True):
@@ -396,18 +411,6 @@ class Vote(RoundMessage, frozen=True):
     """For which, in answer to a question."""
     signature: Signature = b""
     """Of the ``Ballot``; empty with a refusal."""
-
-
-class Commit(RoundMessage, frozen=True):
-    """The step is closed: every member applies it. Anyone may say so, for the votes prove it; the
-    attempt is the one in which the electors voted, and the decree may be that of an earlier one."""
-
-    route = Route("seat", "on_commit", observing=True, early=True)
-
-    leader: PeerText
-    """Who led that attempt."""
-    decree: Decree
-    votes: Signatures
 
 
 # --- audits ---------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ class World(NamedTuple):
 
 def proposer(index: int) -> Proposer:
     """Return a leader of which nobody is left out."""
-    return Proposer(QUORUMS[index], 0, lambda *_: True, lambda _decree: ())
+    return Proposer(QUORUMS[index], 0, lambda *_: True, lambda _decree: (), lambda: None)
 
 
 def thaw(index: int, state: Known) -> Proposer:
@@ -101,7 +101,7 @@ NAMES = (
     "_again",
 )
 DICTS = ("_promised", "_refused", "_named")
-FIXED = ("_quorum", "_verify", "_left_out", "_step", "_era")
+FIXED = ("_quorum", "_verify", "_left_out", "_before", "_step", "_era")
 APART = ("_votes", "_said_at", "_since", "_overtaken", "not_before")
 """A decree is in force whether its leader hears of it or not, and any time may have passed."""
 QUORUMS = tuple(map(quorum, LEADERS))

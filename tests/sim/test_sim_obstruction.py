@@ -134,7 +134,7 @@ def signed(liar: Volunteer, step: int, decree: Decree) -> Decree:
     """Return a decree of nobody but the liar, which is Ready for it."""
     assert liar.seat is not None
     decree = msgspec.structs.replace(decree, members=(liar.peer,))
-    said = Statement(liar.stage, liar.seat.era, step, decree.attempt, agreed(decree))
+    said = Statement(liar.stage, liar.seat.place.era, step, decree.attempt, agreed(decree))
     signature = liar.elector.sign(READY, encode_statement(said))
     return msgspec.structs.replace(decree, ready=(signature,))
 
@@ -272,7 +272,7 @@ def test_who_does_not_lead_overtakes_nobody(leap: int, begins: float) -> None:
         made.agenda.after(0.05, ask)
         if (seat := liar.seat) is not None:
             asked[seat.step] += leap
-            question = Propose(1, seat.step, 1 + asked[seat.step], era=seat.era)
+            question = Propose(1, seat.step, 1 + asked[seat.step], era=seat.place.era)
             for elector in seat.quorum.electors - {liar.peer}:
                 made.send(liar, elector, question)
 

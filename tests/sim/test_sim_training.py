@@ -2,6 +2,7 @@
 slowest place; invariants are checked on every commit."""
 
 import itertools
+from collections import Counter
 
 import pytest
 
@@ -9,25 +10,27 @@ from client.lab.simulate.peer import SimPeer
 from client.lab.simulate.training import TrainingWorld, WorldConfig
 from protocol.pipeline.effects import Committed
 
-MOST = 160
-"""Messages a step of three stages of three replicas and eight microbatches, by the first seed; by
-others 156 to 166. Heartbeats are not counted, nor are segments and their sums, which are as many as
-the bytes of a stage need."""
+MOST, BEGUN = 120, 2
+"""Messages a step of three stages of three replicas and eight microbatches, once so many steps are
+closed: until then views differ, and several lease. By six seeds it is 113 to 117. Heartbeats are
+not counted, nor are segments and their sums, which are as many as the bytes of a stage need."""
 WAY_S, TASK_S, EACH = 0.5, 0.05, 120
 """One way of a long line; one task of a worker; microbatches of a replica in a step."""
 
 
 class TimedWorld(TrainingWorld):
-    """Notes when the first stage closes its steps."""
+    """Notes when the first stage closes its steps, and the messages until then."""
 
     def __init__(self, config: WorldConfig) -> None:
         self.closed: dict[int, float] = {}
+        self.said: dict[int, Counter[str]] = {}
         super().__init__(config)
 
     def committed(self, peer: SimPeer, committed: Committed) -> None:
         super().committed(peer, committed)
         if committed.stage == 0:
             self.closed.setdefault(committed.version, self.agenda.now)
+            self.said.setdefault(committed.version, self.messages.copy())
 
 
 def trained(config: WorldConfig, limit_s: float = 120.0) -> TimedWorld:
@@ -38,25 +41,14 @@ def trained(config: WorldConfig, limit_s: float = 120.0) -> TimedWorld:
     return world
 
 
-def test_who_has_finished_waits_for_nothing() -> None:
-    """A deadline that has passed and stays makes a node tick a hundred times a second."""
-    world = trained(WorldConfig(stages=2, replicas=2, steps=3))
-    later = world.agenda.now + 60.0
-    for peer in world.peers.values():
-        assert peer.seat is not None
-        assert peer.seat.finished
-        peer.seat.tick(later)
-        due = peer.seat.next_deadline()
-        assert due is None or due > later
-
-
 def test_a_step_takes_few_messages() -> None:
     config = WorldConfig(stages=3, replicas=3, per_step=8, steps=12)
-    messages = trained(config).messages
+    world, steps = trained(config), config.steps - BEGUN
+    messages = world.messages - world.said[BEGUN]
     for kind in ("Segment", "Reduced"):
         del messages[kind]
-    assert messages.total() <= MOST * config.steps, {
-        kind: count / config.steps for kind, count in messages.most_common()
+    assert messages.total() <= MOST * steps, {
+        kind: count / steps for kind, count in messages.most_common()
     }
 
 

@@ -64,7 +64,6 @@ def member_of(place: Place, size: int, step: int, *, summed: Summed, **parts: An
 def parts_of_leader(place: Place, **parts: Any) -> dict[str, Any]:
     """What a leader is made of; its stage has all gradients, and whoever asks is let in."""
     usual = {
-        "era": 0,
         "member": OwnReplica(),
         "quorum": UnsplitQuorum(place.me, place.stage),
         "elector": UnsplitElector(),

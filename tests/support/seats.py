@@ -44,7 +44,6 @@ def seat_of(
     """A seat that has just opened at the beginning of a step, in a world without partitions unless
     a quorum and an elector are given."""
     usual = {
-        "era": 0,
         "promise": (0, 0),
         "proves": None,
         "audits": None,

@@ -24,6 +24,7 @@ from protocol.decree.decree import electors
 from protocol.held_stage.machine import State
 from protocol.ids import PeerId, peer_id_from_key, short
 from protocol.manifest import Evaluation
+from protocol.pace import LOOK_S
 from protocol.pipeline.effects import Committed, Fault
 from protocol.pipeline.place import Place
 from protocol.seat.seat import Seat
@@ -32,7 +33,6 @@ from protocol.wire.parts import SeatStatus
 
 JOIN_RETRY_S = 1.0
 HEARTBEAT_S = 1.0
-TICK_S = 0.25
 DOWNLOAD_S: Range = (0.05, 2.0)
 DETECT_S: Range = (0.01, 0.3)
 LOG_LINES = 20
@@ -107,8 +107,8 @@ class TrainingWorld(SeatWorld[SimPeer]):
         self.agenda.after(delay_s, action)
 
     def start_clock(self) -> None:
-        """Tick every seat's deadlines and send heartbeats from now on."""
-        self.agenda.every(TICK_S, self._tick)
+        """Tick every seat and send heartbeats from now on."""
+        self.agenda.every(LOOK_S, self._tick)
         self.agenda.every(HEARTBEAT_S, self._announce_all)
 
     # --- running ---------------------------------------------------------------------------
@@ -146,9 +146,7 @@ class TrainingWorld(SeatWorld[SimPeer]):
         now = self.agenda.now
         for peer in list(self.peers.values()):
             if peer.alive and peer.seat is not None:
-                deadline = peer.seat.next_deadline()
-                if deadline is not None and deadline <= now:
-                    self.perform(peer, peer.seat.tick(now))
+                self.perform(peer, peer.seat.tick(now))
 
     # --- seats -----------------------------------------------------------------------------
 
@@ -165,7 +163,6 @@ class TrainingWorld(SeatWorld[SimPeer]):
             tokens_per_step=config.tokens_per_step,
             step=step,
             serving=serving,
-            era=0,
             promise=(0, 0),
             proves=None,
             audits=None,

@@ -28,6 +28,7 @@ from protocol.effects import Explain
 from protocol.held_stage.acquisition import Join
 from protocol.held_stage.machine import Do, HeldStage, Phase, State
 from protocol.ids import PeerId
+from protocol.pace import LOOK_S
 from protocol.pipeline.effects import Fault
 from protocol.pipeline.place import Place
 from protocol.rounds.quorum import Quorum
@@ -73,6 +74,7 @@ class HeldStageDriver:
         self._misled_by = set[PeerId]()
         """Who has admitted us with a state that was not that of its version."""
         self._seat_number = 0
+        self._seat_ticks_at = 0.0
         self._promise = (0, (0, 0))
         """Era and promise of our last seat: what it sent for that attempt may still arrive."""
         self._failure: UserError | WorkerDied | None = None
@@ -137,14 +139,9 @@ class HeldStageDriver:
     def tick(self, now: float) -> None:
         """Handle deadlines of the stage and its seat that have passed."""
         self.look()
-        deadline = self.driver.seat.next_deadline() if self.driver else None
-        if self.driver is not None and deadline is not None and deadline <= now:
+        if self.driver is not None and now >= self._seat_ticks_at:
+            self._seat_ticks_at = now + LOOK_S
             self.driver.tell(self.driver.seat.tick)
-
-    def next_deadline(self) -> float | None:
-        """Return when ``tick`` has something to do."""
-        seat = self.driver.seat.next_deadline() if self.driver else None
-        return min((d for d in (seat, self.machine.next_deadline()) if d is not None), default=None)
 
     def status(self) -> SeatStatus | None:
         """Return what heartbeats say of our seat."""
@@ -362,12 +359,12 @@ class HeldStageDriver:
                 manifest.stage_count,
                 manifest.microbatches_per_step,
                 manifest.tokens_everywhere,
+                era,
             ),
             size=size,
             tokens_per_step=manifest.tokens_per_step,
             step=version,
             serving=serving,
-            era=era,
             quorum=Quorum(
                 engine.me,
                 self.stage,
@@ -410,7 +407,7 @@ class HeldStageDriver:
             return
         led = Counter(self._context.counting.seen.restarts_led) + self.driver.seat.leader.restarts
         self._context.counting.seen.restarts_led = led
-        self._promise = (self.driver.seat.era, self.driver.seat.member.promise)
+        self._promise = (self.driver.seat.place.era, self.driver.seat.member.promise)
         self._answers_by = self.driver.answers_by
         self.driver.close()
         self.driver = None

@@ -165,14 +165,9 @@ class HeldStages(StageContext):
             driver.save_now()
 
     def tick(self, now: float) -> None:
-        """Handle deadlines of the seats that have passed."""
+        """Handle deadlines of the stages and their seats; call it twice a second at least."""
         for held in self._all():
             held.tick(now)
-
-    def next_deadline(self) -> float | None:
-        """Return when ``tick`` has something to do."""
-        deadlines = (held.next_deadline() for held in self._all())
-        return min((d for d in deadlines if d is not None), default=None)
 
     def seats(self) -> list[SeatStatus]:
         """Return what heartbeats say of our seats."""

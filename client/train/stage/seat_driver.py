@@ -16,6 +16,7 @@ import trio
 from client.compute.payload import Encoding, sealed_digest
 from client.compute.process import Call, RequestFailed, Worker, WorkerDied
 from client.store.boundaries import BoundaryStore, PayloadGone, StoreFull
+from client.train.machine.line_meter import MIN_PAYLOAD_BYTES
 from client.train.stage.saver import StateSaver
 from client.train.stage.stage_context import StageContext
 from client.train.transfer.leaf_supply import LeafSupply
@@ -24,7 +25,7 @@ from client.train.workers.patience import Patience, answered
 from client.train.workers.tasks import results, sources
 from model_zoo.specs.tokens import token_dtype, token_values
 from protocol.audit.commitment import contents, largest_list, root_of
-from protocol.effects import Effect, Explain, Penalise
+from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.ids import PeerId
 from protocol.membership.view import Contradicted
 from protocol.pipeline.effects import (
@@ -59,6 +60,7 @@ from protocol.wire.messages import (
     Forward,
     HeldOut,
     Message,
+    Receipt,
     Reduced,
     Segment,
 )
@@ -168,8 +170,16 @@ class SeatDriver:
             digest = root_of(parts[0]) + sealed_digest(parts[1])
         if isinstance(message, AuditReply):
             digest = payload if message.name == "list" else _digest_of(message.name, payload)
-        now = self._ports.now()
-        self._perform(self.seat.receive(sender, message, now, digest), parts)
+        effects = self.seat.receive(sender, message, self._ports.now(), digest)
+        self._perform(effects, parts)
+        if isinstance(message, Forward) and len(payload) >= MIN_PAYLOAD_BYTES:
+            self._acknowledge(sender, message, effects)
+
+    def _acknowledge(self, sender: PeerId, message: Forward, effects: list[SeatEffect]) -> None:
+        """Say that a large boundary is here, if it is kept: its sender times its line by that."""
+        if any(isinstance(effect, Keep) for effect in effects):
+            of = message.stage, message.step, message.microbatch, message.attempt
+            self._ports.perform(Send(sender, Receipt(*of, "known", era=message.era)))
 
     def update_view(self, view: SwarmView) -> None:
         """Hand a new view of the swarm to the seat; save where the swarm begins to end."""

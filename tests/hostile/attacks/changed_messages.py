@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from protocol.ids import PeerId
 from protocol.limits import MAX_NUMBER
 from protocol.manifest import Manifest
+from protocol.pipeline.place import Place
 from protocol.rounds import leader
 from protocol.wire.messages import (
     Backward,
@@ -19,7 +20,6 @@ from protocol.wire.messages import (
     Message,
     Plan,
     Ready,
-    Receipt,
     Segment,
 )
 from tests.hostile.attack import Attack, Bounds, Distorter, Outgoing
@@ -112,9 +112,8 @@ def false_loss(_liar: Distorter, _peer: PeerId, message: Message) -> Message:
 
 
 def busy(_liar: Distorter, _peer: PeerId, message: Message) -> Message:
-    """Turn every microbatch away."""
-    if isinstance(message, Receipt) and message.verdict in ("accepted", "known"):
-        return replace(message, verdict="busy")
+    """Turn every microbatch away: there is no place for any."""
+    Place.max_queue = 0
     return message
 
 

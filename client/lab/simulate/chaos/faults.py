@@ -232,7 +232,12 @@ def _stands_in(other: Volunteer, victim: Volunteer) -> bool:
     """Whether another replica of the victim's lineage has, or is about to have, every version that
     it has or is making."""
     mine, theirs = victim.seat, other.seat
-    if mine is None or theirs is None or not other.holds_state or theirs.era != mine.era:
+    if (
+        mine is None
+        or theirs is None
+        or not other.holds_state
+        or theirs.place.era != mine.place.era
+    ):
         return False
     makes = _applies(theirs) or bool(theirs.member.ready)
     return theirs.step + makes >= mine.step + _applies(mine)

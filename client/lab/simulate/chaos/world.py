@@ -219,10 +219,8 @@ class ChaosWorld(ChaosSwarm):
             self.beats.second(volunteer)
             self.histories.gossip(volunteer)
         self.histories.tick(volunteer)
-        now, seat = self.now_of(volunteer), volunteer.seat
-        deadline = seat.next_deadline() if seat else None
-        if seat is not None and deadline is not None and deadline <= now:
-            self.perform(volunteer, seat.tick(now))
+        if volunteer.seat is not None:
+            self.perform(volunteer, volunteer.seat.tick(self.now_of(volunteer)))
 
     # --- seats -----------------------------------------------------------------------------
 
@@ -237,7 +235,8 @@ class ChaosWorld(ChaosSwarm):
     ) -> None:
         """See ``ChaosSwarm``."""
         config, lineage = self.config, volunteer.recovery.lineage
-        place = Place(volunteer.peer, volunteer.stage, config.stages, config.per_step)
+        of = config.stages, config.per_step
+        place = Place(volunteer.peer, volunteer.stage, *of, era=lineage.era)
         volunteer.epoch += 1
         volunteer.payloads = {}
         volunteer.worker = self._worker(volunteer, place)
@@ -247,7 +246,6 @@ class ChaosWorld(ChaosSwarm):
             tokens_per_step=1,
             step=version,
             serving=serving,
-            era=lineage.era,
             quorum=Quorum(
                 volunteer.peer,
                 volunteer.stage,

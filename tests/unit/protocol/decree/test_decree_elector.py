@@ -59,7 +59,7 @@ class Swarm:
         quorum = UnsplitQuorum(me, STAGE, self.named)
         if step == STEP:
             quorum.settle("AB", self.named, step, 0.0)
-        made = Proposer(quorum, ERA, verify, lambda _decree: ())
+        made = Proposer(quorum, ERA, verify, lambda _decree: (), lambda: None)
         made.start_step(step)
         return made
 
@@ -90,6 +90,19 @@ def test_nobody_else_has_the_first_attempt(swarm: Swarm) -> None:
     assert answer.promised > 1
     assert not answer.signature
     assert isinstance(swarm.electors[C].answer(first, replace(asked, decree=decree(first))), Vote)
+
+
+@pytest.mark.parametrize("stage", [STAGE, STAGE + 1])
+def test_who_was_not_told_that_the_step_before_is_closed_learns_it_from_the_leader(
+    swarm: Swarm, stage: int
+) -> None:
+    leader, voter = leaders()[0], elector(C)
+    show(voter, first=lambda _era, step: swarm.named if step == STEP - 1 else ())
+    asked = Propose(STAGE, STEP, 1, decree(leader), before=swarm.before, era=ERA)
+    assert not isinstance(voter.answer(leader, replace(asked, before=None)), Vote)
+    answer = voter.answer(leader, replace(asked, before=replace(swarm.before, stage=stage)))
+    assert isinstance(answer, Vote) == (stage == STAGE)
+    assert voter.commit(STAGE, ERA, STEP - 1) == (swarm.before if stage == STAGE else None)
 
 
 def test_a_leader_gets_votes_for_one_decree_in_an_attempt(swarm: Swarm) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from protocol.effects import Explain
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.pace import ANSWER_S, FORGET_S, LOST_S
+from protocol.pace import ANSWER_S, FORGET_S, LOOK_S, LOST_S
 from protocol.pipeline.delivery import ABSENT, Deliveries
 from protocol.pipeline.effects import (
     LossTask,
@@ -19,7 +20,6 @@ from protocol.pipeline.effects import (
     Rerouted,
     SendPayload,
 )
-from protocol.pipeline.next_hop import REST_S
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
 from protocol.pipeline.timing import MIN_SAMPLES, UNMEASURED_S
@@ -69,7 +69,7 @@ def offered(made: Deliveries) -> tuple[PeerId, int]:
 
 def held(made: Deliveries) -> PeerId:
     peer, attempt = offered(made)
-    assert made.receipt(peer, receipt("accepted", attempt), 0.0) == []
+    assert made.receipt(peer, receipt("known", attempt), 0.0) == []
     return peer
 
 
@@ -84,25 +84,39 @@ def load(made: Deliveries) -> int:
     return sum(account.charged for account in accounts)
 
 
+def due(made: Deliveries) -> float | None:
+    """When something is to be done next, whatever comes."""
+    return min((d.at for d in made._wakeful() if d.at is not None), default=None)
+
+
 def test_without_a_replica_it_waits_for_one() -> None:
     made = deliveries()
     assert made.start(STEP, M, again=False, now=0.0) == []
-    assert made.next_deadline() is None
+    assert due(made) is None
     assert offers(made.update(rated({B}), STEP, 5.0)) == [(B, 1)]
 
 
 class TestRefusals:
-    def test_everybody_busy_pauses_longer_and_longer(self) -> None:
-        made = deliveries(A)
-        _, attempt = offered(made)
-        now, pauses = 0.0, []
-        for _ in range(4):
-            assert made.receipt(A, receipt("busy", attempt), now) == []
-            deadline = made.next_deadline()
-            pauses.append(deadline - now)
-            now = deadline
-            [(_, attempt)] = offers(made.tick(now))
-        assert pauses == pytest.approx([REST_S * 2**n for n in range(4)])
+    def test_where_everybody_is_busy_all_rest_for_a_moment(self) -> None:
+        made = deliveries(A, B)
+        for _ in range(2):
+            peer, attempt = offered(made)
+            made.receipt(peer, receipt("busy", attempt), 0.0)
+        assert offers(made.tick(LOOK_S - 0.1)) == []
+        assert {peer for peer, _ in offers(made.tick(LOOK_S))} < {A, B}
+
+    def test_what_is_given_back_goes_to_another_replica_and_nobody_rests(self) -> None:
+        made = deliveries(A, B)
+        peer, attempt = offered(made)
+        [(other, _)] = offers(made.receipt(peer, receipt("declined", attempt), 1.0))
+        assert {peer, other} == {A, B}
+        made.discard(M)
+        assert {made.next_hop.choose(1.0) for _ in range(4)} == {A, B}
+
+    def test_what_another_replica_counts_is_asked_for(self) -> None:
+        made = deliveries(A, B)
+        peer, attempt = offered(made)
+        assert questions(made.receipt(peer, receipt("left", attempt), 1.0)) == [(A, 2), (B, 2)]
 
     def test_absent_asks_who_else_has_it(self) -> None:
         made = deliveries(A, B)
@@ -110,16 +124,17 @@ class TestRefusals:
         assert {peer for peer, _ in questions(effects)} == {A, B}
 
 
-def test_no_charge_outlives_its_microbatch() -> None:
+@pytest.mark.parametrize("refuser_brings", [False, True])
+def test_no_charge_outlives_its_microbatch(refuser_brings: bool) -> None:
     """A leak would turn work away from a replica without end."""
     made = deliveries(A, B)
     peer, attempt = offered(made)
     assert load(made) > 0
     made.receipt(peer, receipt("busy", attempt), 0.1)
     other, attempt = (B if peer == A else A), attempt + 1
-    made.receipt(other, receipt("accepted", attempt), 0.2)
+    made.receipt(other, receipt("known", attempt), 0.2)
     assert load(made) == 1
-    made.gradient(other, STEP, M, 0.3)
+    made.gradient(peer if refuser_brings else other, STEP, M, 0.3)
     assert load(made) == 0
     made.start(STEP, M + 1, again=False, now=0.4)
     made.discard(M + 1)
@@ -161,7 +176,7 @@ class TestLosses:
         effects = made.update(rated({other}), STEP + 1, 1.0)
         assert questions(effects) == [(other, 2)]
         made.receipt(other, receipt("absent", 2), 1.1)
-        deadline = made.next_deadline()
+        deadline = due(made)
         again = made.tick(deadline)
         assert offers(again) == []
         assert questions(again) == [(other, 3)]
@@ -174,18 +189,20 @@ class TestLosses:
         assert not offers(effects)
         assert not questions(effects)
 
-    def test_a_receipt_is_late_sooner(self) -> None:
+    def test_what_may_be_lost_is_asked_for_before_it_is_late(self) -> None:
         made = deliveries(A, B)
         silent, _ = offered(made)
-        assert offers(made.tick(LOST_S)) == [(A if silent == B else B, 2)]
+        asked = made.tick(LOST_S)
+        assert (questions(asked), offers(asked)) == ([(silent, 1)], [])
+        assert offers(made.tick(LOST_S + ANSWER_S)) == [(A if silent == B else B, 2)]
 
     def test_a_corrupt_gradient_is_fetched_again(self) -> None:
         made = deliveries(A)
         held(made)
         made.gradient(A, STEP, M, 0.5)
-        assert questions(made.redo(M, "corrupt", 1.0)) == [(A, 2)]
+        assert questions(made.redo(M, 1.0, malformed_by=None)) == [(A, 2)]
         made.receipt(A, receipt("known", 2), 1.1)
-        assert made.next_deadline() is not None  # the wait for the gradient begins again
+        assert due(made) is not None  # the wait for the gradient begins again
 
 
 class TestCrowdsThatHaveShownNothing:
@@ -229,7 +246,7 @@ class TestCrowdsThatHaveShownNothing:
         assert offered(made)[0] != A
         now, sent_to = 0.0, None
         while sent_to is None:
-            now = made.next_deadline() or 0.0
+            now = due(made) or 0.0
             made.next_hop.accounts[A].brought(now)
             sent_to = next((peer for peer, _ in offers(made.tick(now))), None)
         assert sent_to == A
@@ -244,13 +261,13 @@ class TestHostileAnswers:
     @pytest.mark.parametrize(
         ("sender", "answer"),
         [
-            (STRANGER, receipt("accepted", 1)),
+            (STRANGER, receipt("known", 1)),
             (STRANGER, receipt("busy", 1)),
             (STRANGER, receipt("absent", 1)),
-            (A, receipt("accepted", 0)),
+            (A, receipt("known", 0)),
             (A, receipt("busy", 2)),
-            (A, receipt("accepted", 1, step=STEP + 1)),
-            (A, receipt("accepted", 1, microbatch=M + 1)),
+            (A, receipt("known", 1, step=STEP + 1)),
+            (A, receipt("known", 1, microbatch=M + 1)),
         ],
     )
     def test_receipts_that_answer_nothing(self, sender: PeerId, answer: Receipt) -> None:
@@ -258,7 +275,7 @@ class TestHostileAnswers:
         offered(made)
         assert made.receipt(sender, answer, 1.0) == []
         assert held_by(made) == A
-        assert made.next_deadline() == LOST_S
+        assert due(made) == LOST_S
 
     @pytest.mark.parametrize(
         ("sender", "step", "microbatch"),
@@ -297,15 +314,15 @@ class TestHostileAnswers:
                     made.gradient(sender, STEP, M, now)
                 case 3:
                     if made._open[M].returned:
-                        made.redo(M, "corrupt", now, malformed_by=sender)
+                        made.redo(M, now, malformed_by=sender)
                 case 4:
-                    verdict = source.choice(["accepted", "busy", "stale", "known", "absent"])
+                    verdict = source.choice(get_args(Verdict))
                     made.receipt(sender, receipt(verdict, source.randint(0, 12)), now)
         made.update({}, STEP, now)  # everybody is gone: their microbatches have to be sent again
         pending = made.update(rated({A}), STEP, now)
         for _ in range(10):
             if sent := offers(pending):
-                made.receipt(A, receipt("accepted", sent[-1][1]), now)
+                made.receipt(A, receipt("known", sent[-1][1]), now)
                 break
             for peer, attempt in questions(pending):
                 pending = made.receipt(peer, receipt("absent", attempt), now)
@@ -314,7 +331,7 @@ class TestHostileAnswers:
                 pending = made.tick(now)
         assert held_by(made) == A, f"seed {seed}"
         assert made.gradient(A, STEP, M, now)
-        assert made.next_deadline() is None
+        assert due(made) is None
 
 
 # --- malformed tensors -------------------------------------------------------------------------
@@ -326,7 +343,7 @@ class TestGettingAnotherGradient:
         giver = held(made)
         others = {A, B, C} - {giver}
         made.gradient(giver, STEP, M, 0.5)
-        asked = made.redo(M, "corrupt", 1.0, malformed_by=giver)
+        asked = made.redo(M, 1.0, malformed_by=giver)
         assert {peer for peer, _ in questions(asked)} == others
         assert made.receipt(giver, receipt("known", 2), 1.1) == []
         assert held_by(made) is None, "its word does not count any more"
@@ -335,8 +352,10 @@ class TestGettingAnotherGradient:
         assert other in others
         [(last, attempt)] = offers(made.receipt(other, receipt("busy", attempt), 1.2))
         assert {last} == others - {other}
-        [(again, attempt)] = offers(made.receipt(last, receipt("busy", attempt), 1.3))
-        assert again == other
+        assert made.receipt(last, receipt("busy", attempt), 1.3) == []
+        asked = made.tick(1.2 + LOOK_S)
+        answers = [made.receipt(p, receipt("absent", n), 1.8) for p, n in questions(asked)]
+        assert [peer for peer, _ in offers(list(answers[-1]))] == [other], "the last one rests"
 
     def test_who_ran_it_as_well_is_waited_for_anew(self) -> None:
         made = deliveries(A, B)
@@ -345,10 +364,10 @@ class TestGettingAnotherGradient:
         made.next_hop.accounts[second].charged += 1
         made._send(made._open[M], second, 0.1)
         made.gradient(second, STEP, M, 0.5)
-        assert made.next_deadline() is None
-        made.redo(M, "corrupt", 1.0, malformed_by=second)
+        assert due(made) is None
+        made.redo(M, 1.0, malformed_by=second)
         assert held_by(made) == first
-        assert made.next_deadline() == 1.0 + UNMEASURED_S
+        assert due(made) == 1.0 + UNMEASURED_S
 
 
 def test_a_question_brings_no_tensors_without_end() -> None:
@@ -401,7 +420,7 @@ class Line:
     def send(self) -> tuple[int, PeerId]:
         m, self.next = self.next, self.next + 1
         [(peer, attempt)] = offers(self.made.start(STEP, m, again=False, now=self.now))
-        self.made.receipt(peer, answer(m, "accepted", attempt), self.now)
+        self.made.receipt(peer, answer(m, "known", attempt), self.now)
         return m, peer
 
     def brings(self, peer: PeerId, m: int) -> None:
@@ -420,7 +439,7 @@ class Line:
         m, slow = self.send()
         [(other, attempt)] = offers(self.tick(LATE_S))
         assert {slow, other} == {A, B}
-        self.made.receipt(other, answer(m, "accepted", attempt), self.now)
+        self.made.receipt(other, answer(m, "known", attempt), self.now)
         return m, slow, other
 
 
@@ -428,7 +447,7 @@ class TestWhoElseGetsIt:
     def test_an_idle_one_and_why(self) -> None:
         line = Line()
         m, slow = line.send()
-        assert line.made.next_deadline() == line.now + LATE_S
+        assert due(line.made) == line.now + LATE_S
         effects = line.tick(LATE_S)
         [(other, _)] = offers(effects)
         assert other != slow
@@ -478,7 +497,7 @@ class TestWhoElseGetsIt:
     def test_nobody_before_the_next_stage_has_begun_the_step(self) -> None:
         line, early = Line(), (STEP + 1) * 100
         [(peer, attempt)] = offers(line.made.start(STEP + 1, early, again=False, now=line.now))
-        line.made.receipt(peer, answer(early, "accepted", attempt, STEP + 1), line.now)
+        line.made.receipt(peer, answer(early, "known", attempt, STEP + 1), line.now)
         effects = line.tick(100.0)
         assert offers(effects) == questions(effects) == []
         line.made.update(rated({A, B}), STEP + 1, line.now)
@@ -497,13 +516,15 @@ class TestWhoElseGetsIt:
     def test_nor_before_the_stages_behind_have(self) -> None:
         line = Line()
         m, peer = self.early(line)
-        line.made.receipt(peer, answer(m, "accepted", 1, STEP + 1), line.now)
+        line.made.receipt(peer, answer(m, "known", 1, STEP + 1), line.now)
         assert offers(line.tick(100.0)) == []
 
-    def test_but_a_receipt_can_be_late(self) -> None:
+    def test_but_an_answer_can_be_late(self) -> None:
         line = Line()
         _, peer = self.early(line)
-        [(other, attempt)] = offers(line.tick(LATE_S))
+        asked = line.tick(LATE_S)
+        assert (questions(asked), offers(asked)) == ([(peer, 1)], [])
+        [(other, attempt)] = offers(line.tick(ANSWER_S))
         assert attempt == 2
         assert struck(line) == [peer]
         assert other != peer
@@ -540,7 +561,7 @@ class TestStrikes:
         line.send()
         line.now += 500.0
         assert offers(line.made.tick(line.now)) == []
-        assert line.made.next_deadline() == line.now + LATE_S
+        assert due(line.made) == line.now + LATE_S
 
 
 class TestLostOnTheWay:
@@ -569,7 +590,7 @@ class TestTwoHolders:
         line.brings(slow, m)
         assert held_by(line.made, m) == other
         assert load(line.made) == 0
-        assert line.made.next_deadline() is None
+        assert due(line.made) is None
 
     @pytest.mark.parametrize("left", ["slow", "other", "nobody"])
     def test_a_dead_holder_leaves_it_to_the_other(self, left: str) -> None:

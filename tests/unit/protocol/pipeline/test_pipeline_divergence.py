@@ -51,7 +51,7 @@ class Line(pipelines.Line):
         assert tasks(self.forward(microbatch, A, b"there"))
         effects = self.made.computed(ForwardTask(STEP, microbatch), Outcome(), 0.0)
         [to] = [effect.peer for effect in effects if isinstance(effect, SendPayload)]
-        self.receipt(to, microbatch, "accepted", 1)
+        self.receipt(to, microbatch, "known", 1)
         return to
 
     def gradient(self, sender: PeerId, microbatch: int, *failed: Any) -> list[object]:
@@ -88,7 +88,7 @@ def test_a_boundary_that_spoils_a_pass_is_blamed_and_may_be_sent_to_others() -> 
     line = Line()
     effects = line.offer(A, FIRST)
     assert not diverged(effects)
-    assert verdicts(effects) == [(A, "busy")]
+    assert verdicts(effects) == [(A, "declined")]
     assert line.penalties == [(A, SPOILT_POINTS)]
     assert not line.made.in_flight()
 

@@ -9,6 +9,7 @@ import pytest
 
 from protocol.effects import Explain, Send
 from protocol.ids import PeerId, peer_id_from_key
+from protocol.pace import LOOK_S
 from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.newcomers import MAX_KNOWN, NOBODY, TOGETHER, Bound, Newcomers
 from protocol.pipeline.next_hop import NextHop
@@ -126,9 +127,7 @@ class Step:
                     free_at[peer] = max(now, free_at[peer]) + self.takes[peer]
                     heapq.heappush(ends, (free_at[peer], peer))
             if not ends:
-                due = leases.next_deadline()
-                assert due > now
-                now = due
+                now += LOOK_S
                 continue
             now, peer = heapq.heappop(ends)
             done += 1
@@ -181,7 +180,6 @@ class TestLeases:
         assert len(got) == PER_STEP // 4
         reports = {NEW[0]: report(got)}
         assert leases.grant(reports, here, UNMEASURED_S - 0.1) == []
-        assert leases.next_deadline() <= UNMEASURED_S
         [(_, rest)] = leased(leases.grant(reports, here, UNMEASURED_S))
         assert len(got) + len(rest) == PER_STEP
 

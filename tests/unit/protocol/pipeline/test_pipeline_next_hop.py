@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.pace import FORGET_S
+from protocol.pace import FORGET_S, LOOK_S
 from protocol.pipeline.effects import ForwardTask, Outcome, SendPayload
 from protocol.pipeline.next_hop import RELAYED_MORE, SELDOM, NextHop
 from protocol.pipeline.pipeline import Pipeline
@@ -159,10 +159,7 @@ def test_who_is_struck_gets_nothing_for_a_while() -> None:
 
 def test_all_that_rest_are_waited_for() -> None:
     hops = taught({A: 1.0, B: 1.0})
-    for now in (1.0, 1.05):
-        hops.accounts[A].refused(now)
-    hops.accounts[B].refused(1.05)
-    assert hops.choose(1.05) is None
-    assert hops.open_at(1.05) == pytest.approx(1.07)
-    hops.accounts[A].accepted()
-    assert hops.choose(1.05) == A
+    hops.accounts[A].refused(1.0)
+    hops.accounts[B].refused(1.1)
+    assert hops.choose(1.0 + LOOK_S - 0.1) is None
+    assert hops.choose(1.0 + LOOK_S) == A

@@ -35,6 +35,7 @@ def test_before_the_first_round_a_slow_line_has_its_time() -> None:
     """A stage of 155M parameters in S8 on 20 Mbit/s: a minute until the last contribution is here.
     Once a round was closed, that counts."""
     whole_s = longest_s(155_000_000, 130 / 128)
+    assert longest_s(155_000_000, 0.5) == 248.0
     made = Obstruction(whole_s)
     assert made.expected_s() == whole_s
     for now in (0.0, 120.0):

@@ -135,8 +135,9 @@ def test_a_refusal_says_what_is_missing() -> None:
     now = 100.0 + DEAD_AFTER_S + 1
     alone = quorum(me, contacts_of(me, {me}, since=100.0, now=now, everybody=PEERS[:3]), PEERS[:3])
     assert alone.holds(now).reason == "1 of 3 electors are in touch with us, too few"
+    assert alone.may_roll_back(now).reason == "1 of 3 electors are within reach, too few"
     missing = quorum(me, Contacts(), PEERS[:3]).may_go_on_without(others, 100.0)
-    assert missing.reason.startswith(f"{short(min(others))} is missing")
+    assert missing.reason == f"{short(min(others))} is missing, and not lost yet"
     made = leader_of(Place(me, STAGE, 2, 1), 64, 0, quorum=alone)
     made.update_view(view_of(0, [], [me]), True, now)
     made.report(me, LedgerReport(STAGE, 0, 1, b"\1", b"\0", 0), now)
@@ -356,14 +357,16 @@ class TestElectorsOfAPlan:
         contacts = contacts_of(self.ME, set(everybody), since=100.0, now=106.0, everybody=everybody)
         return quorum(self.ME, contacts, everybody)
 
-    def keeps(self, named: list[PeerId]) -> bool:
-        return bool(self.quorum().keeps([self.ME, self.LEADER], named, self.VIEW, 106.0))
+    def refusal(self, named: list[PeerId]) -> str:
+        return self.quorum().keeps([self.ME, self.LEADER], named, self.VIEW, 106.0).reason
 
     def test_a_leader_that_has_lost_its_neighbours_cannot_leave_them_out(self) -> None:
-        assert not self.keeps([self.ME, self.LEADER])
-        assert not self.keeps([self.ME, self.LEADER, *PEERS[4:]]), "nor put others in their place"
-        assert self.keeps(PEERS[:4])
-        assert self.keeps([self.ME, self.LEADER, self.BEFORE])
+        few = "a plan keeps 2 of the 4 electors that we hear, too few"
+        assert self.refusal([self.ME, self.LEADER]) == few
+        others = [self.ME, self.LEADER, *PEERS[4:]]  # nor put others in their place
+        assert self.refusal(others) == "a plan names 4 electors, of which we do not know 2"
+        assert self.refusal(PEERS[:4]) == ""
+        assert self.refusal([self.ME, self.LEADER, self.BEFORE]) == ""
 
     def test_nobody_can_be_added_whom_we_do_not_vouch_for(self) -> None:
         new, unproven = PEERS[4:]
@@ -386,7 +389,8 @@ class TestElectorsOfAPlan:
         assert not made.keeps([self.ME, self.LEADER], [*PEERS[:4], *many], view, 106.0)
 
     def test_a_plan_names_its_members_whoever_else_is_left_out(self) -> None:
-        assert not self.keeps([self.ME, self.BEFORE, self.OTHER])
+        words = "a plan does not name its own members as electors"
+        assert self.refusal([self.ME, self.BEFORE, self.OTHER]) == words
         many = [peer_id_from_key(bytes([n]) * 32) for n in range(50, 70)]
         chosen = electors(STAGE, many, PEERS)
         assert len(chosen) == MAX_ELECTORS

@@ -67,7 +67,7 @@ class Parts:
         sign = partial(signer(1).sign, context=SWARM)
         self.terms = AuditTerms(budget, bytes(32), sign, charges=Charges(SWARM))
         place, self.commitments = Place(ME, STAGE, 3, 4), Commitments(ME, active=budget > 0)
-        self.showing = Showing(place, 0, self.commitments, sign)
+        self.showing = Showing(place, self.commitments, sign)
         self.charging = Charging(place, self.terms, lambda _: judges)
         audits = self.commitments, self.showing, self.charging
         self.auditing = Auditing(place, self.terms, *audits)
@@ -82,10 +82,6 @@ class Parts:
     def tick(self, now: float) -> list[SeatEffect]:
         said = [*self.auditing.tick(now), *self.charging.tick(now)]
         return [*said, *self.showing.tick(self.auditing.step, now)]
-
-    def next_deadline(self) -> float | None:
-        parts = self.auditing, self.charging, self.showing
-        return min((at for part in parts if (at := part.next_deadline()) is not None), default=None)
 
 
 @pytest.fixture
@@ -438,14 +434,10 @@ def test_a_charge_of_ours_is_told_a_few_times(parts: Parts) -> None:
     parts.update_view(0.0, seen(SIBLING))
     told = [Send(SIBLING, Charged(STAGE, charge_of_third(1)))]
     assert parts.charging.charge(OF_THIRD, 0.0) == told
-    times = []
-    for _ in range(TELL_TIMES - 1):
-        at = parts.next_deadline()
-        assert parts.tick(at - 0.1) == []
-        assert parts.tick(at) == told
-        times.append(at)
-    assert times == [HEARD_S * n for n in range(1, TELL_TIMES)]
-    assert parts.next_deadline() is None
+    for n in range(1, TELL_TIMES):
+        assert parts.tick(n * HEARD_S - 0.1) == []
+        assert parts.tick(n * HEARD_S) == told
+    assert parts.tick(99 * HEARD_S) == []
     assert parts.terms.open_charges() == {(STAGE, THIRD): [ME]}
 
 

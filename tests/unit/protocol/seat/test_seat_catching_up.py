@@ -1,7 +1,6 @@
 """A replica that is behind its siblings asks for the commit of its step, whose votes prove it; one
 that cannot catch up takes its stage anew."""
 
-import math
 from typing import Any
 
 import pytest
@@ -56,12 +55,10 @@ class TestWhoIsAhead:
     def test_and_does_not_answer(self) -> None:
         self.look(0.0, SIBLING)
         assert not self.following.unanswered
-        assert self.following.next_deadline() == LOOK_S / 2
         self.look(LOOK_S / 2 - 0.01, SIBLING)
         assert not self.following.unanswered
         assert self.look(LOOK_S / 2, SIBLING) == [], "it is not asked more often"
         assert self.following.unanswered
-        assert self.following.next_deadline() == LOOK_S
         assert self.look(LOOK_S, SIBLING) != []
         assert self.following.unanswered
         self.look(LOOK_S + 0.1, SIBLING, known=True)
@@ -72,7 +69,6 @@ class TestWhoIsAhead:
         self.look(LOOK_S, SIBLING, alone=True)
         self.look(1.0)
         assert not self.following.unanswered
-        assert self.following.next_deadline() is None
         assert self.look(FORGET_S, SIBLING, alone=True) != []
         assert not self.is_lost(FORGET_S + 1.0, alone=True)
 
@@ -85,26 +81,15 @@ class TestWhoIsAhead:
         self, how: str, patience_s: float
     ) -> None:
         assert not self.is_lost(0.0, **{how: True})
-        assert how == "alone" or self.following.next_deadline() == LOST_S
         assert not self.is_lost(patience_s - 0.1, **{how: True})
         assert self.is_lost(patience_s, **{how: True})
-        assert self.following.next_deadline() is None, "once"
+        assert not self.is_lost(patience_s + 0.1, **{how: True}), "once"
 
     def test_who_is_in_touch_with_the_electors_never_does(self) -> None:
         """Anybody may say that it serves a later version."""
         self.look(0.0, SIBLING, alone=True)
         assert not any(self.is_lost(10.0 * n) for n in range(1, 100))
         assert not self.is_lost(1000.0, alone=True), "its time begins again"
-
-    def test_a_deadline_is_never_one_that_has_passed(self) -> None:
-        """Or the process would do nothing but look."""
-        for now, known in ((0.0, False), (0.3, False), (0.6, True), (3.0, True), (4.0, False)):
-            self.look(now, SIBLING, known=known)
-            assert (self.following.next_deadline() or math.inf) > now
-        beside = CatchingUp(STAGE)
-        for now in (0.0, 0.3, 0.6):
-            beside.look((), (SIBLING,), STEP, now, known=False, alone=False)
-            assert (beside.next_deadline() or math.inf) > now
 
 
 # --- in a seat ------------------------------------------------------------------------------
@@ -189,7 +174,6 @@ def test_a_commit_is_applied_though_its_leader_says_nothing_more() -> None:
         effects = made.tick(now)
         assert not [e for e in effects if isinstance(e, Fault)], "the next version is on its way"
         assert not sent(effects, Propose)
-        assert (made.next_deadline() or math.inf) > now
     made.computed(apply, Outcome(hash="aa"), 10 * FORGET_S)
     assert made.step == STEP + 1
     assert made.elector.commit(STAGE, 0, STEP) == said
@@ -259,7 +243,7 @@ def test_it_completes_the_decree_for_which_they_have_voted() -> None:
     body = encode_ballot(Ballot(*where, at, digest_of(decree)))
     vote = Vote(STAGE, STEP, at, at, at, None, signature(OTHER, VOTE, body))
     effects = made.receive(OTHER, vote, 3.1)
-    assert set(sent(effects, Commit)) == {SIBLING, OTHER}
+    assert set(sent(effects, Commit)) == {SIBLING}, "other electors get it with the next proposal"
     assert [type(task) for task in tasks(effects)] == [ApplyTask]
 
 

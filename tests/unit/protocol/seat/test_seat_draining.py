@@ -1,7 +1,7 @@
 """A seat that leaves, and whose messages are whose when one volunteer holds two stages."""
 
 from protocol.effects import Send
-from protocol.pipeline.effects import ForwardTask, Outcome
+from protocol.pipeline.effects import ForwardTask, Keep, Outcome
 from protocol.pipeline.place import Place
 from protocol.seat.effects import SeatEffect
 from protocol.seat.seat import Seat
@@ -25,10 +25,12 @@ def make_seat(stage: int = 1, *, alone: bool = False, step: int = 3) -> Seat:
 
 
 def offer(seat: Seat, microbatch: int) -> str:
-    """Send it a microbatch; return its verdict."""
+    """Send it a microbatch; return its verdict, or that it is taken."""
     step = microbatch // PER_STEP
     message = Forward(seat.place.stage, step, microbatch, 1, again=False)
-    return verdicts(seat.receive(BEFORE, message, 0.0))[microbatch]
+    effects = seat.receive(BEFORE, message, 0.0)
+    taken = any(isinstance(effect, Keep) for effect in effects)
+    return "taken" if taken else verdicts(effects)[microbatch]
 
 
 def verdicts(effects: list[SeatEffect]) -> dict[int, str]:
@@ -37,10 +39,10 @@ def verdicts(effects: list[SeatEffect]) -> dict[int, str]:
 
 def test_nothing_new_is_taken_and_what_waits_is_given_back() -> None:
     seat = make_seat()
-    assert [offer(seat, 12 + m) for m in range(4)] == ["accepted"] * 4
-    assert offer(seat, 16) == "accepted"  # of the next step
+    assert [offer(seat, 12 + m) for m in range(4)] == ["taken"] * 4
+    assert offer(seat, 16) == "taken"  # of the next step
     given_back = verdicts(seat.drain(0.0))
-    assert given_back == {14: "busy", 15: "busy", 16: "busy"}, "two are with the worker"
+    assert given_back == dict.fromkeys((14, 15, 16), "declined"), "two are with the worker"
     assert offer(seat, 14) == "busy"
     assert offer(seat, 17) == "busy"
     assert offer(seat, 12) == "known"
@@ -50,10 +52,10 @@ def test_nothing_new_is_taken_and_what_waits_is_given_back() -> None:
 def test_the_only_replica_takes_the_running_step_whole() -> None:
     """A replica that repeats its work elsewhere would need a replica of this stage."""
     seat = make_seat(alone=True)
-    assert offer(seat, 12) == "accepted"
-    assert offer(seat, 17) == "accepted", "it waits"
-    assert verdicts(seat.drain(0.0)) == {17: "busy"}
-    assert offer(seat, 13) == "accepted"
+    assert offer(seat, 12) == "taken"
+    assert offer(seat, 17) == "taken", "it waits"
+    assert verdicts(seat.drain(0.0)) == {17: "declined"}
+    assert offer(seat, 13) == "taken"
     assert offer(seat, 16) == "busy"
 
 
@@ -81,7 +83,7 @@ def test_messages_to_our_other_seats_leave_this_one() -> None:
     seat = make_seat()
     seat.update_view(view_of(3, *[[ME]] * 3), 0.0)
     effects = seat.receive(ME, Forward(1, 3, 12, 1, again=True), 0.0)
-    assert verdicts(effects) == {12: "accepted"}
+    assert seat.pipeline.in_flight() == {12}
     effects = seat.computed(ForwardTask(3, 12), Outcome(), 0.0)
     assert [e.message for e in effects if isinstance(e, Send)] == [Have(2, 3, 12, 1)]
 
@@ -93,5 +95,5 @@ def test_replicas_that_leave_together_take_the_running_step_whole() -> None:
     own = [Replica(peer, 3, True, leaving=True) for peer in (ME, SIBLING)]
     stages = [[Replica(BEFORE, 3, True)], own, [Replica(AFTER, 3, True)]]
     seat.update_view(SwarmView.of(stages), 0.0)
-    assert offer(seat, 12) == "accepted"
+    assert offer(seat, 12) == "taken"
     assert offer(seat, 16) == "busy", "none of the next step"

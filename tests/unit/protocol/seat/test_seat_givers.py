@@ -10,6 +10,7 @@ from protocol.audit.commitment import KIND, SIGNED, contents, root_of
 from protocol.audit.terms import AuditTerms
 from protocol.effects import Explain, Send
 from protocol.ids import PeerId
+from protocol.pace import LOOK_S
 from protocol.pipeline.place import Place
 from protocol.seat.givers import MOST_UNLISTED, NEWEST, Givers
 from protocol.view import Replica, SwarmView
@@ -43,7 +44,7 @@ class Line:
         terms = AuditTerms(0.1, bytes(32), charges=Charges(SWARM))
         self.aside: list[tuple[int, PeerId]] = []
         self.standing = SimpleNamespace(view=view(), set_aside=self._set_aside)
-        self.givers = Givers(Place(ME, STAGE, STAGES, 4), self.standing, 0, terms)
+        self.givers = Givers(Place(ME, STAGE, STAGES, 4), self.standing, terms)
         self.giver, self.step, self.now = giver, STEP, 0.0
 
     def given(self, ids: tuple[int, ...] = IDS) -> dict[int, bytes]:
@@ -101,7 +102,7 @@ def test_an_honest_giver_is_asked_and_borne_out(giver: tuple[int, PeerId]) -> No
     [told] = line.reply(line.listed())
     assert told.peer == (SIBLING if giver[1] == GIVER else LAST), "a sibling compares, too"
     assert isinstance(told.message, Statements)
-    assert line.givers.next_deadline() is None
+    assert line.givers._open is None
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,7 @@ def test_a_list_counts_only_as_its_author_has_signed_it(fault: str) -> None:
     line.close()
     if fault == "unsigned":
         assert not line.reply(line.listed(), author=3)
-        assert line.givers.next_deadline() is not None, "it is still awaited"
+        assert line.givers._open is not None, "it is still awaited"
         return
     for _ in range(MOST_UNLISTED + 1):
         encoded = b"\xc1" if fault == "malformed" else line.listed()
@@ -146,8 +147,8 @@ def test_a_silent_giver_is_asked_again_and_then_counts_as_one_that_lists_nothing
     for _ in range(MOST_UNLISTED + 1):
         asked += len(line.close())
         end = line.now + PATIENCE_S
-        while (due := line.givers.next_deadline()) is not None:
-            line.now = due
+        while line.givers._open is not None:
+            line.now += LOOK_S
             found = line.givers.tick(line.now)
             asked += sum(isinstance(each, Send) for each in found)
         assert line.now < end + ASK_AGAIN_S
@@ -164,4 +165,4 @@ def test_nobody_is_asked_before_it_has_closed_the_step_nor_once_it_has_gone() ->
     line.reply(line.listed())
     line.givers.closed(STEP + 1, {line.giver: line.given()})
     assert not line.see(view(alone=True), 0.2), "one alone commits to nothing"
-    assert line.givers.next_deadline() is None
+    assert line.givers._open is None

@@ -35,7 +35,6 @@ def test_it_is_asked_for_and_nothing_is_said_before() -> None:
     assert tasks(effects) == [HashTask(STEP + 1)]
     assert not [effect for effect in effects if isinstance(effect, Committed)]
     assert sent([*effects, *seat.tick(9.0)], LedgerReport) == []
-    assert (due := seat.next_deadline()) is None or due > 9.0
     later = seat.computed(HashTask(STEP + 1), Outcome(hash="ab"), 10.0)
     [committed] = [effect for effect in later if isinstance(effect, Committed)]
     assert (committed.version, committed.hash, committed.grad_norm) == (STEP + 1, "ab", 2.0)

@@ -126,7 +126,6 @@ def test_no_message_raises_or_applies_a_step(
         worker.drain(target.receive(sender, message, now, bytes(32)), now)
         worker.drain(target.tick(now), now)
         target.status(rate=0.0)
-        target.next_deadline()
         target.why()
     applied = [t for t in worker.tasks if isinstance(t, ApplyTask | ApplyTask)]
     assert not applied, "a step was applied although no round was ever closed"

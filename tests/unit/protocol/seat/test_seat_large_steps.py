@@ -61,7 +61,6 @@ class Line:
         if self.stage:
             self._hear(UP, Forward(self.stage, 0, self.begun - 1, 1, False))
         self.seat.status(1.0)
-        self.seat.next_deadline()
         self._do(self.seat.tick(self.now))
 
     def _hear(self, sender: PeerId, message: Message) -> None:
@@ -78,7 +77,7 @@ class Line:
                     said = Receipt(m.stage, 0, m.microbatch, m.attempt, "absent")
                     self.answers.append((peer, said))
                 case SendPayload(peer, Forward() as m, _):
-                    said = Receipt(m.stage, 0, m.microbatch, m.attempt, "accepted")
+                    said = Receipt(m.stage, 0, m.microbatch, m.attempt, "known")
                     gradient = Backward(self.stage, 0, m.microbatch)
                     self.answers += [(peer, said), (peer, gradient)]
 

@@ -102,7 +102,6 @@ class TestLosses:
         assert desk.granted(LOST_S - 0.1) == [(B, False, [18])]
         desk.reports[B] = report(held={18})
         desk.ask(B, 1)
-        assert desk.leases.next_deadline() == LOST_S
         assert desk.granted(LOST_S) == [(B, False, [19])]
         desk.reports[B] = report(held={18, 19})
         desk.ask(B, 1)

@@ -93,15 +93,14 @@ def test_after_a_failure_nobody_is_tried_for_a_while_and_then_others() -> None:
     first = counted(on, all_of_them, 0.0, 1) - {NEXT}
     fail(on, first, 1.0)
     assert counted(on, all_of_them, 2.0, 1) == {NEXT}
-    assert on.closed_until() == [1.0 + ASIDE_S]
     for look in range(1, 8):  # whether their stage goes on without them
         on.tick(1.0 + look * LOST_S)
-    assert on.next_deadline() == 1.0 + ASIDE_S
+    on.tick(1.0 + ASIDE_S - 0.1)
+    assert names(on.seen, 1) == {NEXT}
     on.tick(1.0 + ASIDE_S)
     second = names(on.seen, 1) - {NEXT}
     assert len(second) == TRIED_AT_LEAST
     assert not first & second
-    assert on.closed_until() == []
     fail(on, second, 61.0)
     assert counted(on, all_of_them, 61.0 + 1.5 * ASIDE_S, 1) == {NEXT}
 
@@ -145,7 +144,6 @@ def test_that_a_proven_one_is_set_aside_closes_the_stage_to_nobody() -> None:
     on, whole = probation(), view(beside=[NEXT, NEW])
     on.update(whole, 0.0)
     fail(on, [NEXT], 0.0)
-    assert not on.closed_until()
     assert counted(on, whole, 1.0, 1) == {NEXT, NEW}
 
 

@@ -43,8 +43,11 @@ HERE, THERE = Replica(ME, STEP, True), Replica(SIBLING, STEP, True)
 
 def test_who_joins_says_what_it_waits_for() -> None:
     seat = make_seat(serving=False)
-    assert not seat.may_serve()
-    assert seat.why() == "stage 1: catching up at version 3: the state is on its way"
+    catching_up = "stage 1: catching up at version 3:"
+    assert seat.why() == f"{catching_up} the state is on its way"
+    seat.update_view(view(Replica(ME, STEP, False), Replica(SIBLING, STEP + 1, True)), 0.0)
+    seat.state_loaded(1.0)
+    assert seat.why() == f"{catching_up} what was closed meanwhile is applied"
 
 
 def test_nothing_is_leased_before_the_swarm_is_whole() -> None:

@@ -16,8 +16,8 @@ from protocol.wire.parts import PlanMember
 
 STAGE, STEP, ATTEMPT, ERA = 1, 3, 2, 0
 ME, ASKER, OTHER = PeerId("me"), PeerId("asker"), PeerId("other")
-PLACE = Place(ME, STAGE, 3, 8)
-TENSORS = Showing(PLACE, ERA, Commitments(ME, active=True), AuditTerms().sign).tensors
+PLACE = Place(ME, STAGE, 3, 8, era=ERA)
+TENSORS = Showing(PLACE, Commitments(ME, active=True), AuditTerms().sign).tensors
 IDS = tuple(range(24, 32))
 BOUNDS = [0, 10, 10, 20]
 SEGMENTS = (b"a" * 32, b"", b"b" * 32)
@@ -30,7 +30,7 @@ def showing() -> Showing:
 
 
 def showing_of(plan: Plan) -> Showing:
-    made = Showing(PLACE, ERA, Commitments(ME, active=True), AuditTerms().sign)
+    made = Showing(PLACE, Commitments(ME, active=True), AuditTerms().sign)
     made.contributed(plan, frozenset(IDS))
     return made
 
@@ -103,7 +103,7 @@ def beside(showing: Showing, asker: PeerId, *, step: int = STEP) -> list[SeatEff
 
 def test_a_replica_beside_is_shown_the_list_alone_with_our_word_and_not_without_end() -> None:
     commitments = Commitments(ME, active=True)
-    showing = Showing(PLACE, ERA, commitments, AuditTerms().sign)
+    showing = Showing(PLACE, commitments, AuditTerms().sign)
     said = Commitment(STAGE, STEP, ATTEMPT, bytes(32), SEGMENTS, signature=bytes(64))
     showing.contributed(PLAN, frozenset(IDS))
     assert not beside(showing, OTHER), "it is not signed yet"

@@ -122,7 +122,8 @@ def test_nobody_is_set_aside_without_whom_too_few_electors_would_be_left() -> No
     needed.add(SIBLING)
     observe(made, view(second=[ME, SIBLING]), [], 22.0)
     assert made.aside(), "they may be back at once"
-    assert made.next_deadline() == 22.0 + HEARD_S
+    made.tick(22.0 + HEARD_S - 0.1)
+    assert made.aside()
     observe(made, view(second=[ME, SIBLING]), [], 22.0 + HEARD_S)
     assert not made.aside(), "others have fallen silent"
 
@@ -303,18 +304,17 @@ def test_who_goes_and_who_comes_back_is_told_with_the_reason(standing: Standing)
     (said,) = set_aside(standing, ONE, 0.0)
     assert said.words.endswith(f"of stage 1 is set aside for {ASIDE_S:.0f} s: it sleeps")
     assert said.members == (ONE,)
-    assert standing.next_deadline() == LOST_S
     (said,) = standing.tick(ASIDE_S)
     assert said.words.endswith("is not set aside any more: its time is over")
-    assert standing.next_deadline() is None
+    assert standing.tick(99 * ASIDE_S) == []
 
 
 def test_what_others_say_of_peers_that_are_not_there_opens_no_dispute(standing: Standing) -> None:
     for said in ({ONE: (ONE,)}, {ONE: (PeerId("gone"),)}, {ONE: (SIBLING,)}):
         observe(standing, view(said), (), 0.0)
-        assert standing.next_deadline() is None, said
+        assert not standing._disputes, said
     observe(standing, view({ONE: (TWO,)}), (), 0.0)
-    assert standing.next_deadline() == ANSWER_S
+    assert standing._disputes
 
 
 # --- where volunteers hold two stages ---------------------------------------------------------

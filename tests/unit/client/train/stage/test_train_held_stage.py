@@ -18,6 +18,7 @@ from client.train.stage.stage_context import StageContext
 from protocol.effects import Explain
 from protocol.held_stage.machine import Do, Phase, State
 from protocol.ids import PeerId
+from protocol.pace import LOOK_S
 from protocol.pipeline.effects import Fault
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Admit, Goodbye
@@ -64,7 +65,7 @@ class Held:
         """A seat stands."""
         self.seat = Mock()
         self.seat.seat.leader.restarts = Counter(late=1)
-        self.seat.seat.era, self.seat.seat.member.promise = 9, (7, 3)
+        self.seat.seat.place.era, self.seat.seat.member.promise = 9, (7, 3)
         self.seat.seat.member.is_left_out = False
         self.seat.seat.step, self.seat.seat.serving, self.seat.answers_by = 7, True, 130.0
         self.seat.seat.status.return_value = SeatStatus(STAGE, 7, "serving", 0, 1.0)
@@ -125,18 +126,14 @@ class TestServing:
         back = held.of.status()
         assert (back.version, back.state, back.era) == (5, "fetching", 9)
 
-    @pytest.mark.parametrize(("deadline", "ticked"), [(99.0, True), (100.0, True), (101.0, False)])
-    def test_time_reaches_the_seat_when_it_is_due(self, deadline: float, ticked: bool) -> None:
+    def test_time_reaches_the_seat_twice_a_second(self) -> None:
         held = serving()
-        held.seat.seat.next_deadline.return_value = deadline
         held.seat.seat.drained = False
         look = held.of.machine.look = Mock(return_value=())  # type: ignore[method-assign]
-        held.of.tick(100.0)
-        look.assert_called_once_with(100.0, drained=False)
-        assert held.seat.tell.mock_calls == [call(held.seat.seat.tick)] * ticked
-        assert held.of.next_deadline() == deadline
-        held.seat.seat.next_deadline.return_value = None
-        assert held.of.next_deadline() is None
+        for now in (100.0, 100.0 + LOOK_S - 0.01, 100.0 + LOOK_S):
+            held.of.tick(now)
+        look.assert_called_with(100.0 + LOOK_S, drained=False)
+        assert held.seat.tell.mock_calls == [call(held.seat.seat.tick)] * 2
 
 
 class TestItsEnd:

@@ -49,7 +49,14 @@ from protocol.rounds.effects import CommitTo
 from protocol.seat.effects import HeldOutLoss, Snapshot, StatusChanged
 from protocol.verdicts import Verdict
 from protocol.view import Replica, SwarmView
-from protocol.wire.messages import AuditReply, Commitment, Forward, Goodbye, Reduced, Segment
+from protocol.wire.messages import (
+    AuditReply,
+    Commitment,
+    Forward,
+    Goodbye,
+    Reduced,
+    Segment,
+)
 from tests.support.protocol_examples import manifest, peer
 from tests.support.seats import seat_of
 
@@ -495,6 +502,21 @@ def test_a_token_outside_the_vocabulary_is_blamed_on_who_sent_it() -> None:
     driven.of.receive(OTHER, message, highest * count + b"tensor")
     assert driven.store._memory_bytes == 2 * count + len(b"tensor")
     assert len(driven.blamed()) == 1
+
+
+def test_a_large_boundary_is_acknowledged_when_it_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    driven, terms = Driven(), manifest()
+    tokens = bytes(2 * terms.sequences_per_microbatch * (terms.model.context + 1))
+    driven.see([OTHER], [ME], [peer(3)])
+    monkeypatch.setattr(seat_driver, "MIN_PAYLOAD_BYTES", len(tokens) + 9)
+    for step, n, size in ((STEP + 1, 0, 8), (STEP + 1, 1, 9), (STEP + 9, 0, 9)):
+        message = Forward(1, step, 4 * step + n, 1, again=False)
+        driven.of.receive(OTHER, message, tokens + bytes(size))
+    said = [one.args[0].message for one in driven.ports.perform.mock_calls]
+    assert [(receipt.microbatch, receipt.verdict) for receipt in said] == [
+        (4 * (STEP + 1) + 1, "known"),
+        (4 * (STEP + 9), "busy"),
+    ]
 
 
 def test_borders_that_the_data_cannot_have_are_blamed_on_who_sent_them() -> None:

@@ -180,7 +180,7 @@ def test_small_activations_measure_no_line_and_large_ones_do() -> None:
         for m in range(50):
             now = start + m
             machine.sent(peer(1), Forward(1, 0, m, 1, False), size, now)
-            machine.received(peer(1), Receipt(1, 0, m, 1, "accepted"), 0, now + 0.5)
+            machine.received(peer(1), Receipt(1, 0, m, 1, "known"), 0, now + 0.5)
         best = machine.outgoing.own_best_bytes_per_s
         assert best == (0 if size == 1000 else pytest.approx(2**23))
 
@@ -195,7 +195,7 @@ def test_payloads_that_nobody_answers_are_forgotten() -> None:
 
 def test_a_receipt_for_nothing_changes_nothing() -> None:
     machine = measuring()
-    machine.received(peer(1), Receipt(1, 0, 5, 1, "accepted"), 0, 1.0)
+    machine.received(peer(1), Receipt(1, 0, 5, 1, "known"), 0, 1.0)
     machine.received(peer(1), Chunk(ROOT, 5), 2**21, 2.0)
     machine.gone(peer(9))
     assert machine.incoming.own_s == machine.outgoing.own_s == 0
