@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from protocol.decree.decree import is_majority
 from protocol.ids import PeerId
 from protocol.limits import MAX_STEP
 from protocol.recovery.choice import SEED, Claims, holders, order
@@ -245,6 +246,17 @@ class Knowledge:
     def has_begun(self) -> bool:
         """Whether we have seen a step of our lineage closed."""
         return self.newest > self.lineage.version
+
+    def is_left(self) -> bool:
+        """Whether our lineage cannot go on, as its electors say themselves: those of a step that
+        follow no later one are no majority."""
+        first = frozenset(map(PeerId, self.lineage.electors))
+        named = self.evidence.last_electors if self.evidence.closed_at is not None else [first]
+        return any(
+            not is_majority([peer for peer in one if not self.has_left(peer)], one)
+            for one in named
+            if one
+        )
 
     def has_elector(self) -> bool:
         """Whether an elector of our lineage's first step is here, and follows no later one."""
