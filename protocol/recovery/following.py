@@ -61,10 +61,9 @@ class Following:
             for peer, of in said.items()
             if order(of) > order(known.lineage) and not (known.is_refused(of) or comes_back(of))
         }
-        for of in later:
+        for of in sorted(later, key=lambda of: (count[of], order(of)), reverse=True):
             if 2 * count[of] > len(voters) + (known.open or known.evidence.any):
                 return of, "most volunteers do"
-        for of in sorted(later, key=lambda of: (count[of], order(of)), reverse=True):
             enough = cannot_go_on and (count[of] > 1 or self._has_turn(of, said))
             if (enough or 2 * count[of] >= len(voters)) and self._would_choose(of):
                 return of, f"{short(later[of])} decided it"
@@ -129,8 +128,8 @@ class Following:
     def _would_choose(self, lineage: Lineage) -> bool:
         """Whether we would have decided it: it is the next one, or after a long standstill, and for
         a newcomer, any; nothing newer is whole, or nobody gives it; and it begins at the states
-        that we believe, with electors most of whom are here and have a voice; where nobody here has
-        one, with electors most of whom are here."""
+        that we believe, with electors most of whom are here, follow no later one, and have a voice
+        if anybody here has one."""
         known, version = self._known, lineage.version
         far = not (known.is_next(lineage) or known.is_left())
         if far and known.evidence.any and not known.is_stalled():
@@ -138,7 +137,8 @@ class Following:
         if version < known.newest_whole().version and not self._begins_in_vain():
             return False
         voices = known.voters() or known.linked()
-        here = voices.union({known.me}).intersection(lineage.electors)
+        there = voices.union({known.me}).intersection(lineage.electors)
+        here = [peer for peer in there if not known.has_left(peer, lineage)]
         if 2 * len(here) <= len(lineage.electors):
             return False
         reached, claims = known.reached(), known.claims(known.stored_live())

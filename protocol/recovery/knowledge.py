@@ -122,10 +122,10 @@ class Knowledge:
         certified = self._waypoint is not None and peer in self._waypoint.peers
         return certified or self.evidence.proves(peer)
 
-    def has_left(self, peer: PeerId) -> bool:
-        """Whether a peer follows a later lineage than ours, by its own record."""
-        said = self.stored.get(peer)
-        return said is not None and order(said.lineage) > order(self.lineage)
+    def has_left(self, peer: PeerId, lineage: Lineage | None = None) -> bool:
+        """Whether a peer follows a later lineage than this one, or ours, by its own record."""
+        said, of = self.stored.get(peer), self.lineage if lineage is None else lineage
+        return said is not None and order(said.lineage) > order(of)
 
     def is_stalled(self) -> bool:
         """Whether we have made no progress for long with the members that we have worked with."""

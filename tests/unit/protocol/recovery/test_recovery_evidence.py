@@ -348,6 +348,16 @@ class TestCannotGoOn:
             told += made.update(self.seen(*((20, 20) if made.lineage.number else (27, None))), now)
         assert [e.lineage.number for e in told if isinstance(e, Adopt)] == [1]
 
+    @pytest.mark.parametrize("number", [1, 2])
+    def test_who_follows_a_later_lineage_elects_nothing_in_this_one(self, number: int) -> None:
+        made, states = self.lost(), (digest(0, 20), digest(1, 20))
+        told = made.receive(OTHERS[0], Stored(begun(number, 10, states, (ME,), b"")), 20.1)
+        later = begun(1, 20, states, OTHERS[:1], b"")
+        for peer in OTHERS[1:3]:
+            told += made.receive(peer, stored((0, 20), (1, 20), lineage=later), 20.2)
+        followed = adopted([*told, *made.tick(20.0 + ANSWER_S)])
+        assert followed == (later if number == 1 else None)
+
     @pytest.mark.parametrize(("gone", "follows"), [(2, False), (3, True)])
     def test_a_lineage_that_most_of_its_electors_have_left_is_over(
         self, gone: int, follows: bool
