@@ -10,6 +10,7 @@ from typing import Final
 from protocol.decree.decree import electors
 from protocol.ids import PeerId, rank, short
 from protocol.recovery.knowledge import BRIEF_PATIENCE_S, MANY_CHECKPOINTS, PATIENCE_S, Knowledge
+from protocol.recovery.stored import Lineage
 from protocol.recovery.trouble import Trouble
 
 SILENT_SHARE: Final = 0.5
@@ -73,17 +74,28 @@ class Deciding:
             return "those"
         return f"{', '.join(names)},"
 
-    def before_us(self) -> list[PeerId]:
-        """Return the members that may decide before us: those with a voice, and for one turn one
-        linked stranger."""
+    def plan(self, began: float) -> tuple[Lineage, int, float]:
+        """Return where we would begin a lineage, how many steps are made again then, and until when
+        newer copies are waited for in a trouble that ``began`` so."""
+        known = self._known
+        target = known.newest_whole()
+        named = known.claims(known.stored, known.lineage).newest(known.reached())
+        lost = max(known.newest, named) - target.version
+        return target, lost, began + self.patience_s(lost, target.version)
+
+    def before(self, peer: PeerId) -> list[PeerId]:
+        """Return the members that may decide before a member: those with a voice, and for one turn
+        one linked stranger. What each of them decides is heard in ``HEARD_S``. The order differs
+        in each lineage, and nobody who begins one chooses it."""
         known = self._known
 
         def by_rank(peer: PeerId) -> bytes:
-            return rank("restore", known.lineage.era, peer)
+            of = known.lineage
+            return rank("restore", of.number, *of.hashes, peer)
 
-        there = known.linked() & known.stored.keys()
-        before = sorted((p for p in there if by_rank(p) < by_rank(known.me)), key=by_rank)
-        voters = known.voters()
+        there = {known.me, *(known.linked() & known.stored.keys())}
+        before = sorted((p for p in there if by_rank(p) < by_rank(peer)), key=by_rank)
+        voters = known.voters() | {known.me}
         with_voice = [peer for peer in before if peer in voters]
         strangers = [peer for peer in before if peer not in voters]
         return [*with_voice, *strangers[:1]][:MAX_TURNS]

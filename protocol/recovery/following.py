@@ -1,16 +1,19 @@
 """Whose lineage a volunteer follows when it begins nothing itself.
 
-A returning member goes to the lineage that trains. Who is in trouble follows one member's decision
-if it would have decided the same; who only stands still, or has nothing to judge by, if half of the
-members with a voice follow it, too; both follow most of these. A member that trains follows none.
-Pure decisions over what is known.
+A returning member goes to the lineage that trains. Who sees itself that it cannot go on follows one
+member's decision if it would have decided the same, now and in that one's place, or if another
+member follows it already; who only stands still, or has nothing to judge by, if half of the members
+with a voice follow it, too; all these follow most of those. A member that trains follows none. Pure
+decisions over what is known.
 """
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
-from protocol.ids import short
+from protocol.ids import PeerId, short
+from protocol.pace import ANSWER_S, HEARD_S
 from protocol.recovery.choice import order
+from protocol.recovery.deciding import Deciding
 from protocol.recovery.knowledge import Knowledge
 from protocol.recovery.lines import Lines
 from protocol.recovery.stored import Lineage
@@ -22,8 +25,11 @@ Reason = str
 class Following:
     """See the module's docstring."""
 
-    def __init__(self, known: Knowledge, trouble: Trouble, lines: Lines) -> None:
+    def __init__(
+        self, known: Knowledge, trouble: Trouble, lines: Lines, deciding: Deciding
+    ) -> None:
         self._known, self._trouble, self._lines = known, trouble, lines
+        self._deciding = deciding
 
     def lineage(self) -> tuple[Lineage, Reason] | None:
         """Return the lineage of others that we ought to be in, and why."""
@@ -41,11 +47,13 @@ class Following:
         serving = self._most_served(count) if looks else None
         if serving is not None:
             if self._goes_to(serving):
-                self._trouble.seen_at = None
                 return serving, "others already do"
             if not known.open:
                 return None  # it may have been trained apart from ours
-        if self._trouble.is_healthy() or not self._may_leave():
+        if self._trouble.is_healthy():
+            return None
+        cannot_go_on = self._cannot_go_on()
+        if known.open and known.evidence.any and not (cannot_go_on or known.is_stalled()):
             return None
         comes_back = self._would_come_back if serving == known.lineage else lambda _: False
         later = {
@@ -53,12 +61,11 @@ class Following:
             for peer, of in said.items()
             if order(of) > order(known.lineage) and not (known.is_refused(of) or comes_back(of))
         }
-        for of in later:
+        for of in sorted(later, key=lambda of: (count[of], order(of)), reverse=True):
             if 2 * count[of] > len(voters) + (known.open or known.evidence.any):
                 return of, "most volunteers do"
-        for of in sorted(later, key=order, reverse=True):
-            one_is_enough = self._trouble.was_seen() and known.is_next(of)
-            if (one_is_enough or 2 * count[of] >= len(voters)) and self._would_choose(of):
+            enough = cannot_go_on and (count[of] > 1 or self._has_turn(of, said))
+            if (enough or 2 * count[of] >= len(voters)) and self._would_choose(of):
                 return of, f"{short(later[of])} decided it"
         return None
 
@@ -99,25 +106,39 @@ class Following:
         ours = self._known.lineage
         return ours.era in self._eras_beyond(lineage.version) and lineage.number == ours.number
 
-    def _may_leave(self) -> bool:
-        """Whether others' word is reason enough to leave our lineage: we see trouble too, have just
-        come back, have not trained for long, or have nothing to judge it by."""
+    def _has_turn(self, lineage: Lineage, said: Mapping[PeerId, Lineage]) -> bool:
+        """Whether it was the turn of a member that follows a lineage to decide it: in its place we
+        would have decided now, too."""
+        known, since_s = self._known, self._trouble.since
+        if not known.is_next(lineage):
+            return False
+        if not known.open or since_s is None:
+            return True
+        *_, until = self._deciding.plan(since_s + ANSWER_S)
+        followers = (peer for peer, of in said.items() if of == lineage)
+        before = min(len(self._deciding.before(peer)) for peer in followers)
+        return known.now >= until + HEARD_S * before
+
+    def _cannot_go_on(self) -> bool:
+        """Whether we see ourselves that our lineage cannot go on, or begin the run: then one
+        member's decision is enough."""
         known = self._known
-        has_part = known.open and known.evidence.any
-        return not has_part or self._trouble.was_seen() or known.is_stalled()
+        return self._trouble.lasts() or known.is_left() or (not known.open and known.is_new())
 
     def _would_choose(self, lineage: Lineage) -> bool:
         """Whether we would have decided it: it is the next one, or after a long standstill, and for
         a newcomer, any; nothing newer is whole, or nobody gives it; and it begins at the states
-        that we believe, with electors most of whom are here and have a voice; where nobody here has
-        one, with electors most of whom are here."""
+        that we believe, with electors most of whom are here, follow no later one, and have a voice
+        if anybody here has one."""
         known, version = self._known, lineage.version
-        if not (known.is_next(lineage) or known.is_stalled() or not known.evidence.any):
+        far = not (known.is_next(lineage) or known.is_left())
+        if far and known.evidence.any and not known.is_stalled():
             return False
         if version < known.newest_whole().version and not self._begins_in_vain():
             return False
         voices = known.voters() or known.linked()
-        here = voices.union({known.me}).intersection(lineage.electors)
+        there = voices.union({known.me}).intersection(lineage.electors)
+        here = [peer for peer in there if not known.has_left(peer, lineage)]
         if 2 * len(here) <= len(lineage.electors):
             return False
         reached, claims = known.reached(), known.claims(known.stored_live())

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from protocol.decree.decree import is_majority
 from protocol.ids import PeerId
 from protocol.limits import MAX_STEP
 from protocol.recovery.choice import SEED, Claims, holders, order
@@ -121,10 +122,10 @@ class Knowledge:
         certified = self._waypoint is not None and peer in self._waypoint.peers
         return certified or self.evidence.proves(peer)
 
-    def has_left(self, peer: PeerId) -> bool:
-        """Whether a peer follows a later lineage than ours, by its own record."""
-        said = self.stored.get(peer)
-        return said is not None and order(said.lineage) > order(self.lineage)
+    def has_left(self, peer: PeerId, lineage: Lineage | None = None) -> bool:
+        """Whether a peer follows a later lineage than this one, or ours, by its own record."""
+        said, of = self.stored.get(peer), self.lineage if lineage is None else lineage
+        return said is not None and order(said.lineage) > order(of)
 
     def is_stalled(self) -> bool:
         """Whether we have made no progress for long with the members that we have worked with."""
@@ -245,6 +246,17 @@ class Knowledge:
     def has_begun(self) -> bool:
         """Whether we have seen a step of our lineage closed."""
         return self.newest > self.lineage.version
+
+    def is_left(self) -> bool:
+        """Whether our lineage cannot go on, as its electors say themselves: those of a step that
+        follow no later one are no majority."""
+        first = frozenset(map(PeerId, self.lineage.electors))
+        named = self.evidence.last_electors if self.evidence.closed_at is not None else [first]
+        return any(
+            not is_majority([peer for peer in one if not self.has_left(peer)], one)
+            for one in named
+            if one
+        )
 
     def has_elector(self) -> bool:
         """Whether an elector of our lineage's first step is here, and follows no later one."""

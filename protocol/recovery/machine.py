@@ -64,8 +64,8 @@ class Recovery:
     def __init__(self, known: Knowledge, seq: int = 0) -> None:
         self.known, self.evidence = known, known.evidence
         self.lines, self._trouble = Lines(known), Trouble(known)
-        self._following = Following(known, self._trouble, self.lines)
         self._deciding = Deciding(known, self._trouble)
+        self._following = Following(known, self._trouble, self.lines, self._deciding)
         self._me, self._seq = known.me, seq
         self._closed_since: float | None = None
         """Since when we wait to know where the run goes on."""
@@ -213,8 +213,6 @@ class Recovery:
         if not known.open:
             if self._me not in known.stored:
                 return []  # what we have ourselves could not be read yet
-            if known.is_new():
-                trouble.seen_at = now  # whoever begins the run is followed
             if (settled := self._settled_at()) > now:
                 self._due = settled
                 self.waiting = Waiting("for what versions the others have", settled)
@@ -281,35 +279,30 @@ class Recovery:
     def _decide(self, trouble: str, began: float, now: float) -> list[RecoveryEffect]:
         """Begin the next lineage if it is our turn and enough of the run is there."""
         known, deciding = self.known, self._deciding
+        self._due = now + ANSWER_S
         lonely = self._trouble.stands_still() and not known.has_begun()
         if not lonely and not known.context.quorum(now):
-            self._due = now + ANSWER_S
             return self._wait(trouble, Waiting("for a majority of the swarm"))
-        target = known.newest_whole()
+        target, lost, until = deciding.plan(began)
         if not target.version and not deciding.may_begin_again():
             words = "for a member that has the run's state: it was trained before we came"
             return self._wait(trouble, Waiting(words))
-        named = known.claims(known.stored, self.lineage).newest(known.reached())
-        newest = max(known.newest, named)
-        lost = newest - target.version
-        patience_s = deciding.patience_s(lost, target.version)
-        if (until := began + patience_s) > now:
+        if until > now:
             self._due = min(now + SETTLE_S, until)
-            newer = f"version {newest}" if lost > 0 else "a newer one"
+            newer = f"version {target.version + lost}" if lost > 0 else "a newer one"
             here = f"version {target.version} is the newest that every stage has here"
             whom = f"for {deciding.awaited()} who may have {newer}"
-            most = f"{patience_s:.0f} s"
+            most = f"{until - began:.0f} s"
             return self._wait(trouble, Waiting(f"{whom}; {here}", until), most)
-        before = deciding.before_us()
-        turn = until + HEARD_S * len(before)  # what an earlier one decides is heard by then
-        if now < turn:
-            self._due = turn
+        before = deciding.before(self._me)
+        if now < (turn := until + HEARD_S * len(before)):
+            self._due = min(turn, now + ANSWER_S)
             self.waiting = Waiting(f"for {short(before[0])} to say where the run goes on", turn)
             return []
         if (line := self.lines.greater(target.version, deciding=True)) is not None:
             return self._go_over(line, target.version, now)
         lineage = next_era(self.lineage, target, self._me, self._seq, deciding.first_electors())
-        lost = max(newest, self.evidence.version) - target.version
+        lost = max(lost, self.evidence.version - target.version)
         reason = trouble if known.is_new() else f"{trouble}; {_again(lost)}"
         return self._adopt(lineage, reason, now, ours=True)
 

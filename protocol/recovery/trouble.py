@@ -8,7 +8,7 @@ from typing import Final
 
 from protocol.decree.decree import is_majority
 from protocol.ids import PeerId
-from protocol.pace import ASIDE_S, FORGET_S
+from protocol.pace import ANSWER_S, FORGET_S
 from protocol.recovery.knowledge import BRIEF_PATIENCE_S, PATIENCE_S, Knowledge, since
 
 FEW: Final = 2
@@ -29,8 +29,6 @@ class Trouble:
         self._known = known
         self.since: float | None = None
         """Since when there is trouble."""
-        self.seen_at: float | None = None
-        """When there was some last."""
         self.step_s = 0.0
         """How long a step usually takes."""
         self._alone_since: float | None = None
@@ -91,8 +89,6 @@ class Trouble:
     def note(self, *, there: bool) -> None:
         """Note whether there is trouble."""
         self.since = since(self.since, self._known.now, holds=there)
-        if there:
-            self.seen_at = self._known.now
 
     def begin(self) -> None:
         """Another lineage begins."""
@@ -152,9 +148,11 @@ class Trouble:
         last = known.evidence.closed_at if known.evidence.worked else self._rose_at
         return last is not None and known.now < last + self._stuck_s()
 
-    def was_seen(self) -> bool:
-        """Whether there was trouble lately, which makes another's decision about it credible."""
-        return self.seen_at is not None and self._known.now < self.seen_at + ASIDE_S
+    def lasts(self) -> bool:
+        """Whether we cannot go on, and not only for a moment: hand-overs take one."""
+        if self.since is None or not self._known.open:
+            return self.since is not None
+        return self._known.now >= self.since + ANSWER_S and bool(self.words())
 
     def may_return(self) -> bool:
         """Whether every lost stage has a replica that is only silent: it may come back as it was,

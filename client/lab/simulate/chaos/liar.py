@@ -18,13 +18,14 @@ one. Equal seeds tell equal lies.
     absurd      not in moods: every contribution is out of range
     sums        not in moods: every sum of its segments is another one than the contributions make
     audits      not in moods: every audit of its own finds a lie
-    restarts    its stored record: a new lineage from states that there are, with true electors
+    restarts    its stored record: a new lineage from states that there are, with true electors, all
+                of them or just a majority; in such a lineage its seat says nothing
 """
 
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, Literal, get_args
 
 from msgspec.structs import replace
@@ -63,8 +64,7 @@ BEATS: Final[tuple[Lie, ...]] = ("missing", "eras", "versions", "seats", "loads"
 MENU: Final[tuple[Lie, ...]] = ("records", "missing", "eras", "seats", "loads")
 """The default lies, from which honest members are safe in every seed tried. ``versions`` has runs
 of its own: in seed 45 it keeps three members in a lineage that the others have left, so that these
-three never finish the run. So have ``restarts`` (seed 16 stands still), ``decrees``, and lies that
-only audits find."""
+three never finish the run. So have ``restarts``, ``decrees``, and lies that only audits find."""
 MOOD_S: Final = (2.0, 20.0)
 HOW_OFTEN: Final = (0.0, 0.1, 0.5, 1.0)
 INVENTED: Final = 40
@@ -88,6 +88,8 @@ class Liar:
         self.told: Counter[str] = Counter()
         """Lies, by kind."""
         self._seq = AHEAD_MS
+        self.begun = set[int]()
+        """Eras of the lineages that it has begun: in these it says nothing more as a member."""
         self._invented = [
             peer_id_from_key(hashlib.blake2b(f"{seed}/{n}".encode(), digest_size=32).digest())
             for n in range(INVENTED)
@@ -148,12 +150,20 @@ class Liar:
         version = max((v for v, stages in whole.items() if stages == self._stages), default=0)
         hashes = {copy.stage: copy.hash for copy in found if version and copy.version == version}
         number = 1 + max((stored.lineage.number for _, stored in known.values()), default=0)
-        electors = tuple(sorted({me, *known})[: limits.MAX_ELECTORS])
-        said = tuple(hashes[stage] for stage in sorted(hashes)), electors
+        said = tuple(hashes[stage] for stage in sorted(hashes)), self._electors(me, known)
         lineage = begun(number, version, *said, self._draw.randbytes(NONCE_BYTES))
+        self.begun.add(lineage.era)
         self._seq += 1
         copies = tuple(sorted(copy for copy in found if copy.version == version)[:MAX_COPIES])
         return {**known, me: (self._seq, Stored(lineage, copies))}
+
+    def _electors(self, me: PeerId, known: Collection[PeerId]) -> tuple[PeerId, ...]:
+        """Return the electors of a lineage of its own: all true ones, or just a majority."""
+        true = sorted({me, *known})[: limits.MAX_ELECTORS]
+        if self._draw.random() < 0.5:
+            return tuple(true)
+        few = sorted({*known} - {me})[: limits.MAX_ELECTORS // 2]
+        return tuple(sorted([me, *few, *self._invented[: len(few)]]))
 
     def _lineage(self, known: dict[PeerId, tuple[int, Stored]]) -> Lineage:
         true = self._true(known).lineage

@@ -376,6 +376,8 @@ class ChaosWorld(ChaosSwarm):
     def send(self, peer: Volunteer, to: PeerId, message: Message, parts: Parts = ()) -> None:
         """See ``SeatWorld``."""
         other = self.volunteers.get(to)
+        if peer.lies and getattr(message, "era", 0) in self.liar.begun:
+            return
         if isinstance(message, Statements):
             return  # nobody signs two commitments here: ``Checks.stated``
         if isinstance(message, Segment) and peer.seat is not None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace as replaced
 from client.store.persisted import Persisted
 from client.store.records import EVIDENCE
 from client.train.recovery.history import why_unusable
-from protocol.ids import PeerId, peer_id_from_key
+from protocol.ids import PeerId, peer_id_from_key, rank
 from protocol.pace import ANSWER_S, FORGET_S, HEARD_S
 from protocol.recovery.choice import next_era
 from protocol.recovery.deciding import MAX_TURNS
@@ -139,9 +139,9 @@ class TestInventedMembers:
         states."""
         made, later, now = training(SIBLING, NEXT), lineage(3, 5000), 20.0
         made.update(context(27, None, serving={}, quorum=False), now)
-        made.tick(now + ANSWER_S)
         said = Stored(later, stored(*held).copies)
         told = [e for other in (SIBLING, NEXT) for e in made.receive(other, said, now)]
+        told += made.tick(now + ANSWER_S)
         assert adopted(told) == (later if held == ((0, 5000),) else None)
 
     def test_nor_for_ever_one_that_comes_back_and_knows_nobody(self) -> None:
@@ -200,6 +200,7 @@ class TestForgedVersions:
         made.update(context(27, None), 30.0)
         for other in (SIBLING, NEXT):
             made.receive(other, stored((0, 20), (1, 20), lineage=truth, forged=9), 30.5)
+        made.tick(30.0 + ANSWER_S)
         assert made.lineage == (truth if odd_one_out else FIRST)
 
     def test_a_strangers_copy_counts_if_one_whom_we_know_had_named_it(self) -> None:
@@ -297,6 +298,75 @@ class TestHealth:
                 made.update(seen, float(now))
             told = made.receive(NEXT, stored((0, 20), (1, 20), lineage=lineage(1, 20)), 500.0)
             assert (adopted(told) is None) is (version == 30)
+
+
+OTHERS = (SIBLING, NEXT, *STRANGERS[:2])
+IN_TURN = sorted((ME, *OTHERS), key=lambda peer: rank("restore", FIRST.number, peer))
+BEHIND = [peer for peer in IN_TURN if peer != ME]
+LATER = stored((0, 20), (1, 20), lineage=lineage(1, 20))
+
+
+class TestCannotGoOn:
+    """Four others have worked with us; no majority is within reach, so we decide nothing."""
+
+    def seen(self, *versions: int | None) -> RecoveryContext:
+        return context(*versions, live=(ME, *OTHERS), quorum=False)
+
+    def lost(self) -> Recovery:
+        """One that sees a stage without its state since 20 s."""
+        made = training(*OTHERS)
+        assert adopted(made.update(self.seen(27, None), 20.0)) is None
+        return made
+
+    @pytest.mark.parametrize("peer", BEHIND)
+    def test_one_members_decision_is_enough_when_it_was_its_turn(self, peer: PeerId) -> None:
+        made, turn = self.lost(), 20.0 + ANSWER_S + HEARD_S * IN_TURN.index(peer)
+        assert adopted([*made.receive(peer, LATER, 20.5), *made.tick(turn - 0.1)]) is None
+        assert adopted(made.tick(turn)) == LATER.lineage
+
+    def test_that_of_one_whom_another_has_followed_is_once_the_trouble_lasts(self) -> None:
+        made = self.lost()
+        told = [e for peer in BEHIND[-2:] for e in made.receive(peer, LATER, 20.5)]
+        assert adopted([*told, *made.tick(19.9 + ANSWER_S)]) is None, "a hand-over takes a moment"
+        assert adopted(made.tick(20.0 + ANSWER_S)) == LATER.lineage
+
+    def test_trouble_that_has_ended_is_no_reason_to_follow_one(self) -> None:
+        made = self.lost()
+        made.tick(20.0 + ANSWER_S)
+        told = made.receive(BEHIND[-1], LATER, 21.5)
+        for now in range(22, 22 + int(PATIENCE_S)):
+            told += made.update(self.seen(27, 27), float(now))
+        assert adopted(told) is None
+
+    def test_one_that_begins_lineage_after_lineage_leads_us_once(self) -> None:
+        made, told = self.lost(), list[RecoveryEffect]()
+        for tick in range(200, 200 + 10 * int(PATIENCE_S)):
+            number, now = made.lineage.number + 1, tick / 10
+            states = digest(0, 20), digest(1, 20)
+            later = begun(number, 20, states, tuple(sorted((ME, *OTHERS))), bytes([tick % 256]))
+            told += made.receive(BEHIND[0], stored((0, 20), (1, 20), lineage=later), now)
+            told += made.update(self.seen(*((20, 20) if made.lineage.number else (27, None))), now)
+        assert [e.lineage.number for e in told if isinstance(e, Adopt)] == [1]
+
+    @pytest.mark.parametrize("number", [1, 2])
+    def test_who_follows_a_later_lineage_elects_nothing_in_this_one(self, number: int) -> None:
+        made, states = self.lost(), (digest(0, 20), digest(1, 20))
+        told = made.receive(OTHERS[0], Stored(begun(number, 10, states, (ME,), b"")), 20.1)
+        later = begun(1, 20, states, OTHERS[:1], b"")
+        for peer in OTHERS[1:3]:
+            told += made.receive(peer, stored((0, 20), (1, 20), lineage=later), 20.2)
+        followed = adopted([*told, *made.tick(20.0 + ANSWER_S)])
+        assert followed == (later if number == 1 else None)
+
+    @pytest.mark.parametrize(("gone", "follows"), [(2, False), (3, True)])
+    def test_a_lineage_that_most_of_its_electors_have_left_is_over(
+        self, gone: int, follows: bool
+    ) -> None:
+        """Their own records say so. We see no trouble."""
+        made, late = training(*OTHERS), 10.0 + BRIEF_PATIENCE_S
+        made.closed(0, 28, digest(0, 28), OTHERS, 10.0, (ME, *OTHERS))
+        told = [e for peer in OTHERS[:gone] for e in made.receive(peer, LATER, late)]
+        assert (adopted(told) == LATER.lineage) == follows
 
 
 class TestLongAbsence:

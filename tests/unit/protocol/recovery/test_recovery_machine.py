@@ -55,8 +55,13 @@ def begun_at(effects: Iterable[RecoveryEffect]) -> int | None:
     return None if lineage is None else lineage.version
 
 
-def first(peers: Iterable[PeerId], era: int = FIRST.era) -> PeerId:
-    return min(peers, key=lambda peer: rank("restore", era, peer))
+def in_turn(peers: Iterable[PeerId], lineage: Lineage = FIRST) -> list[PeerId]:
+    of = lineage.number, *lineage.hashes
+    return sorted(peers, key=lambda peer: rank("restore", *of, peer))
+
+
+def first(peers: Iterable[PeerId], lineage: Lineage = FIRST) -> PeerId:
+    return in_turn(peers, lineage)[0]
 
 
 def machine(me: PeerId, *held: tuple[int, int], lineage: Lineage = FIRST) -> Recovery:
@@ -168,8 +173,7 @@ class TestLost:
         lineage = adopted(made.tick(20.0 + ANSWER_S))
         for other in PEERS:  # the copies of stage 1 at version 20 went with their last holder
             made.receive(other, stored((0, 20), (0, 10), (1, 10), lineage=lineage), 22.0)
-        order = sorted(PEERS, key=lambda peer: rank("restore", lineage.era, peer))
-        late = 22.0 + ANSWER_S + HEARD_S * order.index(first(PEERS))
+        late = 22.0 + ANSWER_S + HEARD_S * in_turn(PEERS, lineage).index(first(PEERS))
         made.update(context(20, None, era=lineage.era), 22.0)
         again = adopted(
             [*made.tick(22.0 + ANSWER_S), *made.tick(late), *made.tick(late + ANSWER_S)]
@@ -276,7 +280,7 @@ class TestBeginning:
         return made
 
     def test_the_first_names_those_who_are_here_and_the_others_follow(self) -> None:
-        decider = first(PEERS, SEED.era)
+        decider = first(PEERS, SEED)
         made = self.new(decider)
         assert not made.open
         assert adopted(made.tick(0.1 + SETTLE_S)) is None, "more may be coming"
@@ -486,7 +490,7 @@ class TestStandstill:
         moved: Callable[[int], int] = lambda _: 3,
     ) -> bool:
         """Whether another lineage begins in five minutes."""
-        me = first(PEERS, lineage.era)
+        me = first(PEERS, lineage)
         held = ((0, 20), (1, 20)) if version else ()
         made, effects = machine(me, *held, lineage=lineage), list[RecoveryEffect]()
         for now in range(0, int(IN_VAIN_S + 2 * ANSWER_S + HEARD_S), 2):
@@ -512,7 +516,7 @@ class TestStandstill:
     def test_it_ends_too_where_a_stage_has_gone_with_the_only_other_elector(self) -> None:
         """Whose connection nobody saw end. The copies that are left are older."""
         begin = Lineage(1 << 32, 20, (digest(0, 20), digest(1, 20)), tuple(PEERS[:2]))
-        me = first(PEERS, begin.era)
+        me = first(PEERS, begin)
         made = machine(me, (0, 10), (0, 20), (1, 10), lineage=begin)
         seen = context(20, None, quorum=False, era=begin.era)
         there = (frozenset({me}), frozenset[PeerId]())
