@@ -132,7 +132,7 @@ class TestServing:
         look = held.of.machine.look = Mock(return_value=())  # type: ignore[method-assign]
         for now in (100.0, 100.0 + LOOK_S - 0.01, 100.0 + LOOK_S):
             held.of.tick(now)
-        look.assert_called_with(100.0 + LOOK_S, drained=False)
+        look.assert_called_with(100.0, drained=False)
         assert held.seat.tell.mock_calls == [call(held.seat.seat.tick)] * 2
 
 
