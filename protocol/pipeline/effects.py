@@ -208,7 +208,7 @@ class Outcome(Struct, frozen=True, tag=True):
     part: int | None = None
     """The malformed payload, if one from another peer was."""
     parts: tuple[int, ...] = ()
-    """All of them, where the task looks at each."""
+    """Of ``ReduceTask``: the places of the contributions that count for nothing."""
     loss_sum: float = 0.0
     sq_norm: float = 0.0
     own_sq_norm: float = 0.0

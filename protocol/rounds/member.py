@@ -4,8 +4,8 @@
 
 A plan with a higher attempt starts over from ``settling`` at any point before ``applying``, and no
 lower attempt is followed after it. Nothing is applied before the electors' decree, so a death in
-the middle costs one attempt and no state. Nor does what is no tensor: contributions are decoded
-before they are summed, sums before their members say Ready.
+the middle costs one attempt and no state. Nor does what is no tensor: of a contribution its owner
+makes nothing, and sums are decoded before their members say Ready.
 """
 
 import enum
@@ -487,8 +487,6 @@ class RoundMember:
 
     def _reduced(self, plan: Plan, task: ReduceTask, outcome: Outcome) -> list[RoundEffect]:
         """One of our segments is summed: broadcast the bytes that everyone will apply."""
-        if outcome.error in ("codec", "poisoned"):
-            return self._refuse_part(plan, task, outcome)
         if outcome.error:  # our own trouble: others can go on without us
             words = f"summing a shard of step {task.step} failed: {outcome.error}"
             return [Fault("internal", words)]
@@ -501,6 +499,10 @@ class RoundMember:
         self._inbox.sound(task.segment)
         told = [*(m.peer for m in plan.members if m.peer != me), *plan.observers]
         effects: list[RoundEffect] = [SendPayload(peer, message, (key,)) for peer in told]
+        for place in outcome.parts:
+            who = PeerId(task.parts[place].peer)
+            words = f"step {plan.step}: what {short(who)} contributes counts for nothing: absurd"
+            effects.append(Explain("round", words, "warning", (who,)))
         return [*effects, *self.exchange()]
 
     def _decoded(self, plan: Plan, task: DecodeTask, outcome: Outcome) -> list[RoundEffect]:
@@ -535,15 +537,6 @@ class RoundMember:
         if culprit is None or culprit == self._place.me:
             return []
         return self._blame(plan, culprit, "malformed-sum", 50)
-
-    def _refuse_part(self, plan: Plan, task: ReduceTask, outcome: Outcome) -> list[RoundEffect]:
-        """Contributions of others are no tensors: blame their senders, all of them at once."""
-        effects = self._refuse(plan, f"a contribution to our segment is {outcome.error}")
-        senders = [key.peer for key in task.parts if key.peer != self._place.me]
-        places = outcome.parts if outcome.part is None else {outcome.part, *outcome.parts}
-        for culprit in [PeerId(senders[i]) for i in sorted(places) if i < len(senders)]:
-            effects += self._blame(plan, culprit, "malformed-shard", 20)
-        return effects
 
     def not_applied(self, outcome: Outcome) -> list[RoundEffect]:
         """The next version could not be made."""
