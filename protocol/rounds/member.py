@@ -109,6 +109,8 @@ class RoundMember:
         self._commitments, self._say_contributed, self._closing = commitments, contributed, closing
         self._rate, self._sign, self._roll = rate, sign, roll
         self._accumulator, self.loaded, self._promise = accumulator, loaded, promise
+        self._useless = set[PeerId]()
+        """Members of whom we have said that a contribution counted for nothing."""
         self.start_step(step)
 
     def start_step(self, step: int, state: bytes = b"", *, hashing: bool = False) -> None:
@@ -499,10 +501,11 @@ class RoundMember:
         self._inbox.sound(task.segment)
         told = [*(m.peer for m in plan.members if m.peer != me), *plan.observers]
         effects: list[RoundEffect] = [SendPayload(peer, message, (key,)) for peer in told]
-        for place in outcome.parts:
-            who = PeerId(task.parts[place].peer)
-            words = f"step {plan.step}: what {short(who)} contributes counts for nothing: absurd"
-            effects.append(Explain("round", words, "warning", (who,)))
+        useless = {PeerId(task.parts[place].peer) for place in outcome.parts}
+        for peer in sorted(useless - self._useless):
+            words = f"what {short(peer)} contributes is absurd or malformed: it counts for nothing"
+            effects.append(Explain("round", f"step {plan.step}: {words}", "warning", (peer,)))
+        self._useless = useless | (self._useless & _members(plan))
         return [*effects, *self.exchange()]
 
     def _decoded(self, plan: Plan, task: DecodeTask, outcome: Outcome) -> list[RoundEffect]:

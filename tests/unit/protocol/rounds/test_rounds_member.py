@@ -340,15 +340,22 @@ class TestFailures:
             assert fault.kind == "internal"
 
     def test_of_a_contribution_that_counts_for_nothing_people_hear(self) -> None:
-        """It is one word against another whose fault that is, so nobody is blamed."""
+        """Once. It is one word against another whose fault that is, so nobody is blamed."""
         table, reduce = summing()
         [place] = [i for i, key in enumerate(reduce.parts) if key.peer == B]
-        effects = table.member.computed(reduce, Outcome(digests=(digest(1),), parts=(place,)))
-        [said] = [effect for effect in effects if isinstance(effect, Explain)]
-        assert said.members == (B,)
+        outcome = Outcome(digests=(digest(1),), parts=(place,))
+        effects = table.member.computed(reduce, outcome)
+        assert [effect.members for effect in effects if isinstance(effect, Explain)] == [(B,)]
         assert sent(effects, Reduced)
         assert not blamed(effects)
         assert not table.member.spoilers()
+        table.member.start_step(STEP)
+        [task] = tasks(table.member.plan(LEADER, plan(attempt=2)))
+        table.member.computed(task, Outcome())
+        [reduce] = tasks(table.member.segment(B, Segment(STAGE, STEP, 2, 0)))
+        effects = table.member.computed(reduce, outcome)
+        assert sent(effects, Reduced)
+        assert not any(isinstance(effect, Explain) for effect in effects)
 
     def test_nothing_but_another_plan_is_waited_for_after_a_refusal(self) -> None:
         """Others may have refused it as well: they are not to blame for what they withhold."""
