@@ -53,6 +53,7 @@ class _Attempt:
     bounds: tuple[int, ...]
     counted: frozenset[int]
     sent: list[memoryview]
+    norm: float  # of what was sent
     lost_in_sum: dict[int, Tensor] = field(default_factory=dict)  # by segment owned
 
 
@@ -102,9 +103,15 @@ class Averager:
         bounds = checked_bounds(task.bounds, replica.size)
         self._attempt = None
         replica.close()
-        # sum and code one segment after the other: it is still in the cache then
-        sent = [replica.wire.segment_out(self._with_residual(a, b)) for a, b in pairwise(bounds)]
-        self._attempt = _Attempt(task.attempt, bounds, frozenset(replica.counted), sent)
+        sent, norms = list[memoryview](), list[float]()
+        for a, b in pairwise(bounds):  # one after the other: it is still in the cache then
+            total = self._with_residual(a, b)
+            norms.append(float(torch.linalg.vector_norm(total)))
+            sent.append(replica.wire.segment_out(total))
+        counted = frozenset(replica.counted)
+        # without a microbatch only the rounding error of taking all out is left
+        norm = math.hypot(*norms) if counted else 0.0
+        self._attempt = _Attempt(task.attempt, bounds, counted, sent, norm)
         return Outcome(counted=tuple(sorted(replica.counted))), sent
 
     def reduce(self, task: ReduceTask, payloads: Payloads) -> tuple[Outcome, list[memoryview]]:
@@ -272,20 +279,8 @@ class Averager:
             times *= _ABSURD_PART  # our own may be of few microbatches
         if norm <= times * self._lately:
             return False
-        usual = max(self._lately, self._own_norm(attempt))
+        usual = max(self._lately, attempt.norm)
         return usual > 0 and not norm <= times * usual
-
-    def _own_norm(self, attempt: _Attempt) -> float:
-        """Return the norm of our contribution. Without a microbatch it is 0: the remainder after
-        removing all microbatches is rounding error."""
-        if not attempt.counted:
-            return 0.0
-        own = torch.empty(max(b - a for a, b in pairwise(attempt.bounds)))
-        squares = 0.0
-        for (a, b), payload in zip(pairwise(attempt.bounds), attempt.sent, strict=True):
-            self._replica.wire.segment_back(payload, own[: b - a])
-            squares += squared_norm(own[: b - a])
-        return math.sqrt(squares)
 
     def decode_sum(self, task: DecodeTask, payloads: Payloads) -> Outcome:
         """Check a broadcast sum before it is used, and keep its numbers for `apply`."""
