@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from client.compute.aggregation import Aggregation
-from client.compute.errors import CodecError, PoisonedTensor, ShapeError, StaleRequest
+from client.compute.errors import CodecError, PoisonedTensor, ShapeError, StaleRequest, Unsealed
 from client.compute.payload import Buffer, sealed_digest
 from client.compute.replica import Replica, squared_norm
 from model_zoo.specs.aggregation import RULES
@@ -118,7 +118,8 @@ class Averager:
         """Aggregate one segment over the members, in their order; remember the encoding error.
 
         A contribution that does not decode counts for nothing, and so does one that is absurd where
-        the rule does not leave it out by itself. The outcome's `parts` are their places.
+        the rule does not leave it out by itself. The outcome's `parts` are their places, its `part`
+        that of one that is not what its seal says.
         """
         attempt = self._current(task.step, task.attempt)
         parts, own = self._parts(attempt, task, payloads)
@@ -128,9 +129,9 @@ class Averager:
         usual = self.usual_norm(attempt.bounds, task.segment, task.microbatches)
         part = scratch if on_cpu else torch.empty(scratch.shape)
         bounded = RULES[self._rule].robust and sum(map(bool, task.microbatches)) > 2
-        out = set[int]()
+        out, unsealed = set[int](), set[int]()
         while True:
-            aggregation, norms = self._added(task, parts, out, part, usual, own)
+            aggregation, norms = self._added(task, parts, out, part, usual, own, unsealed)
             if not bounded and (absurd := self._absurd(norms, attempt, own)):
                 out |= absurd
                 continue
@@ -152,6 +153,7 @@ class Averager:
             sq_norm=norm,
             own_sq_norm=self._typical(norms, task.microbatches),
             digests=(digest,),
+            part=min(unsealed, default=None),
             parts=tuple(sorted(out)),
         )
         return outcome, [encoded]
@@ -164,6 +166,7 @@ class Averager:
         part: Tensor,
         usual: float,
         own: int = -1,
+        unsealed: set[int] | None = None,
     ) -> tuple[Aggregation, dict[int, float]]:
         """Add up the contributions to a segment without those that are ``out``; return their norms
         by place. What does not decode is out from now on.
@@ -175,6 +178,10 @@ class Averager:
             part: (n,) on the CPU, is overwritten.
             usual: see `usual_norm`.
             own: the place of the one that this process has encoded.
+            unsealed: gets the places of those that are not what their seals say.
+
+        Raises:
+            Unsealed: there is one, and nowhere to note it.
         """
         wire, aggregation = self._replica.wire, Aggregation(self._rule, part.numel(), usual)
         norms = dict[int, float]()
@@ -186,8 +193,12 @@ class Averager:
                     wire.segment_back(payload, part)
                 else:
                     wire.segment_in(payload, part, place)
-            except CodecError:
+            except CodecError as error:
                 out.add(place)
+                if isinstance(error, Unsealed):
+                    if unsealed is None:
+                        raise
+                    unsealed.add(place)
                 continue
             norms[place] = float(torch.linalg.vector_norm(part))
             aggregation.add(part, microbatches)
@@ -239,7 +250,7 @@ class Averager:
             usual: its norm at the version of the step (``usual_norm``).
 
         Raises:
-            CodecError: the sum does not decode.
+            CodecError: the sum does not decode, or something is not what its seal says.
         """
         wire, ours, theirs = self._replica.wire, torch.empty(size), torch.empty(size)
         if len(payloads) != len(task.microbatches) + 1:

@@ -45,6 +45,10 @@ class CodecError(ComputeError, kind="codec"):
     """Bytes from outside are not a payload of the expected shape."""
 
 
+class Unsealed(CodecError, kind="codec"):
+    """The bytes are not those that were sealed, whoever has changed them."""
+
+
 class PoisonedTensor(ComputeError, kind="poisoned"):
     """A tensor of our own holds NaN, infinity or an absurd magnitude: it must not be sent."""
 

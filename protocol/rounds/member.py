@@ -492,6 +492,9 @@ class RoundMember:
         if outcome.error:  # our own trouble: others can go on without us
             words = f"summing a shard of step {task.step} failed: {outcome.error}"
             return [Fault("internal", words)]
+        if self._commitments.active and outcome.part is not None:
+            # an audit of our sum could not tell who has changed what was signed
+            return self._refuse_unsigned(plan, [PeerId(task.parts[outcome.part].peer)])
         norms = outcome.sq_norm, outcome.own_sq_norm
         message = Reduced(plan.stage, plan.step, plan.attempt, task.segment, *norms)
         me = self._place.me

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from client.compute.codec import encode
-from client.compute.payload import seal
+from client.compute.payload import SEAL_BYTES, seal
 from client.compute.requests import Load, Save
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.model import ModelSpec
@@ -284,9 +284,16 @@ def test_an_owner_may_leave_out_what_is_absurd_alone(times: float) -> None:
 
 
 def test_a_contribution_that_is_left_out_is_found() -> None:
+    """Also if its owner shows other bytes under the seal that was signed; what is no contribution
+    under its seal an owner has to leave out."""
     one = Round("sum", "s8")
     twice = [one.sent[0], one.sent[1], one.sent[1]]
     assert grade(one.again(one.sum, twice)) is Grade.LIES
+    changed = bytes(one.sent[2])[:-1] + bytes([one.sent[2][-1] ^ 1])
+    with pytest.raises(AssertionError, match="codec"):
+        one.again(one.sum, [*one.sent[:2], changed])
+    seal(none := bytearray(SEAL_BYTES + 1))
+    assert grade(one.again(one.sum, [*one.sent[:2], bytes(none)])) is Grade.LIES
 
 
 def test_a_check_changes_nothing_at_the_replica_that_makes_it() -> None:
