@@ -18,7 +18,8 @@ Shapes: N parameters of the stage; segment i is [bounds[i], bounds[i+1]).
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median_low
@@ -27,7 +28,7 @@ import torch
 from torch import Tensor
 
 from client.compute.aggregation import Aggregation
-from client.compute.errors import CodecError, PoisonedTensor, ShapeError, StaleRequest
+from client.compute.errors import CodecError, PoisonedTensor, ShapeError, StaleRequest, Unsealed
 from client.compute.payload import Buffer, Payloads, sealed_digest
 from client.compute.replica import LocalReplica, Replica, squared_norm
 from model_zoo.specs.aggregation import RULES
@@ -37,7 +38,8 @@ from protocol.pipeline.effects import ApplyTask, ContributeTask, DecodeTask, Out
 
 _USUAL_STEPS = 16
 _ABSURD_PART = 1e4  # times the largest norm of the newest steps; honest spikes were up to 200 times
-_ABSURD_SUM = 1e6  # far above any sum of an owner that refuses absurd contributions
+_DOUBTED_PART = 1e2  # so long some steps later, it may have been absurd to the segment's owner
+_ABSURD_SUM = 1e6  # far above any sum of an owner that leaves absurd contributions out
 _NORM_TOLERANCE = 1e-6  # machines add squares in different orders
 
 
@@ -49,6 +51,7 @@ class _Attempt:
     bounds: tuple[int, ...]
     counted: frozenset[int]
     sent: list[memoryview]
+    norm: float  # of what was sent
     lost_in_sum: dict[int, Tensor] = field(default_factory=dict)  # by segment owned
 
 
@@ -98,50 +101,44 @@ class Averager:
         bounds = checked_bounds(task.bounds, replica.size)
         self._attempt = None
         replica.close()
-        # sum and code one segment after the other: it is still in the cache then
-        sent = [replica.wire.segment_out(self._with_residual(a, b)) for a, b in pairwise(bounds)]
-        self._attempt = _Attempt(task.attempt, bounds, frozenset(replica.counted), sent)
+        sent, norms = list[memoryview](), list[float]()
+        for a, b in pairwise(bounds):  # one after the other: it is still in the cache then
+            total = self._with_residual(a, b)
+            norms.append(float(torch.linalg.vector_norm(total)))
+            sent.append(replica.wire.segment_out(total))
+        counted = frozenset(replica.counted)
+        # without a microbatch only the rounding error of taking all out is left
+        norm = math.hypot(*norms) if counted else 0.0
+        self._attempt = _Attempt(task.attempt, bounds, counted, sent, norm)
         return Outcome(counted=tuple(sorted(replica.counted))), sent
 
     def reduce(self, task: ReduceTask, payloads: Payloads) -> tuple[Outcome, list[memoryview]]:
         """Aggregate one segment over the members, in their order; remember the encoding error.
 
-        Raises:
-            CodecError: with the places of all contributions that do not decode, or that are absurd
-                where the rule does not leave them out by itself.
+        A contribution that does not decode counts for nothing, and so does one that is absurd where
+        the rule does not leave it out by itself. The outcome's `parts` are their places, its `part`
+        that of one that is not what its seal says.
         """
         attempt = self._current(task.step, task.attempt)
-        parts = self._parts(attempt, task, payloads)
+        parts, own = self._parts(attempt, task, payloads)
         scratch = self._scratch(attempt.bounds, task.segment)
         wire, on_cpu = self.replica.wire, scratch.device.type == "cpu"
         self._decoded.pop(task.segment, None)
         usual = self.usual_norm(attempt.bounds, task.segment, task.microbatches)
-        aggregation = Aggregation(self._rule, scratch.numel(), usual)
-        bounded = RULES[self._rule].robust and sum(map(bool, task.microbatches)) > 2
         part = scratch if on_cpu else torch.empty(scratch.shape)
-        refused, lengths = list[CodecError](), list[tuple[float, int]]()
-        for (place, payload), microbatches in zip(parts, task.microbatches, strict=True):
-            try:
-                if place is None:
-                    wire.segment_back(payload, part)
-                else:
-                    wire.segment_in(payload, part, place)
-                    if not bounded:
-                        self._refuse_absurd(part, attempt, place, _ABSURD_PART)
-            except CodecError as error:
-                refused.append(error)
+        bounded = RULES[self._rule].robust and sum(map(bool, task.microbatches)) > 2
+        out, unsealed = set[int](), set[int]()
+        while True:
+            aggregation, norms = self._added(task, parts, out, part, usual, own, unsealed)
+            if not bounded and (absurd := self._absurd(norms, attempt, own)):
+                out |= absurd
                 continue
-            if not refused:
-                aggregation.add(part, microbatches)
-                if isinstance(self.replica, LocalReplica) and microbatches:
-                    lengths.append((squared_norm(part) / microbatches**2, microbatches))
-        _raise_all(refused)
-        total = aggregation.result()
-        try:
-            encoded = wire.segment_out(total)
-        except PoisonedTensor:
-            self._blame_largest(parts, part)
-            raise
+            total = aggregation.result()
+            try:
+                encoded = wire.segment_out(total)
+                break
+            except PoisonedTensor:  # each can be sent, but not their sum
+                out.add(_largest(norms))
         wire.segment_back(encoded, part)
         if self._residual is not None and not RULES[self._rule].robust:
             attempt.lost_in_sum[task.segment] = total.sub_(part)
@@ -150,8 +147,72 @@ class Averager:
         norm = squared_norm(part)
         digest = sealed_digest(encoded)
         self._decoded[task.segment] = _Decoded(digest, norm)
-        own = _typical(lengths, robust=RULES[self._rule].robust)
-        return Outcome(sq_norm=norm, own_sq_norm=own, digests=(digest,)), [encoded]
+        outcome = Outcome(
+            sq_norm=norm,
+            own_sq_norm=self._typical(norms, task.microbatches),
+            digests=(digest,),
+            part=min(unsealed, default=None),
+            parts=tuple(sorted(out)),
+        )
+        return outcome, [encoded]
+
+    def _added(
+        self,
+        task: ReduceTask,
+        parts: Payloads,
+        out: set[int],
+        part: Tensor,
+        usual: float,
+        own: int = -1,
+        unsealed: set[int] | None = None,
+    ) -> tuple[Aggregation, dict[int, float]]:
+        """Add up the contributions to a segment without those that are ``out``; return their norms
+        by place. What does not decode is out from now on.
+
+        Args:
+            task: says of how many microbatches each contribution is.
+            parts: the contributions, in the members' order.
+            out: their places that count for nothing.
+            part: (n,) on the CPU, is overwritten.
+            usual: see `usual_norm`.
+            own: the place of the one that this process has encoded.
+            unsealed: gets the places of those that are not what their seals say.
+
+        Raises:
+            Unsealed: there is one, and nowhere to note it.
+        """
+        wire, aggregation = self.replica.wire, Aggregation(self._rule, part.numel(), usual)
+        norms = dict[int, float]()
+        for place, (payload, microbatches) in enumerate(zip(parts, task.microbatches, strict=True)):
+            if place in out:
+                continue
+            try:
+                if place == own:
+                    wire.segment_back(payload, part)
+                else:
+                    wire.segment_in(payload, part, place)
+            except CodecError as error:
+                out.add(place)
+                if isinstance(error, Unsealed):
+                    if unsealed is None:
+                        raise
+                    unsealed.add(place)
+                continue
+            norms[place] = float(torch.linalg.vector_norm(part))
+            aggregation.add(part, microbatches)
+        return aggregation, norms
+
+    def _typical(self, norms: Mapping[int, float], microbatches: Sequence[int]) -> float:
+        """Return the squared norm of one member's difference in a local round: the mean over the
+        microbatches, or the (lower) median member's, which a liar does not move. Else 0."""
+        counted = {place: microbatches[place] for place in norms if microbatches[place]}
+        if not isinstance(self.replica, LocalReplica) or not counted:
+            return 0.0
+        squares = {place: (norms[place] / count) ** 2 for place, count in counted.items()}
+        if RULES[self._rule].robust:
+            return median_low(squares.values())
+        weighed = math.fsum(squares[place] * count for place, count in counted.items())
+        return weighed / sum(counted.values())
 
     def usual_norm(
         self, bounds: Sequence[int], segment: int, microbatches: Sequence[int] = ()
@@ -177,7 +238,8 @@ class Averager:
         return math.sqrt(float(squares) / seen) * replica.wire.run.tokens_per_microbatch
 
     def sum_again(self, task: ReduceTask, payloads: Payloads, size: int, usual: float) -> Outcome:
-        """Aggregate a segment as its owner had to, and compare what it has broadcast.
+        """Aggregate a segment as its owner had to, and compare what it has broadcast. Whatever the
+        owner has left out as absurd is longer than all the rest: that is tried, too.
 
         Args:
             task: says of how many microbatches each contribution is.
@@ -186,67 +248,48 @@ class Averager:
             usual: its norm at the version of the step (``usual_norm``).
 
         Raises:
-            CodecError, PoisonedTensor: no owner could have summed these contributions.
+            CodecError: the sum does not decode, or something is not what its seal says.
         """
-        wire, part = self.replica.wire, torch.empty(size)
-        aggregation = Aggregation(self._rule, size, usual)
+        wire, ours, theirs = self.replica.wire, torch.empty(size), torch.empty(size)
         if len(payloads) != len(task.microbatches) + 1:
             raise ShapeError(f"{len(task.microbatches)} contributions and a sum were expected")
         *parts, claimed = payloads
-        for place, (payload, count) in enumerate(zip(parts, task.microbatches, strict=True)):
-            wire.segment_in(payload, part, place)
-            aggregation.add(part, count)
-        ours = torch.empty(size)
-        wire.segment_back(wire.segment_out(aggregation.result()), ours)
-        wire.segment_in(claimed, part, len(parts))
-        distance = math.sqrt(squared_norm(part.sub_(ours)))
-        return Outcome(apart=(relative(distance, math.sqrt(squared_norm(ours))), 0.0))
+        wire.segment_in(claimed, theirs, len(parts))
+        out, apart = set[int](), list[float]()
+        while True:
+            aggregation, norms = self._added(task, parts, out, ours, usual)
+            with suppress(PoisonedTensor):
+                wire.segment_back(wire.segment_out(aggregation.result()), ours)
+                distance = math.sqrt(squared_norm(theirs - ours))
+                apart.append(relative(distance, math.sqrt(squared_norm(ours))))
+            doubted = _DOUBTED_PART * self._lately
+            if apart and max(norms.values(), default=0.0) <= doubted:
+                return Outcome(apart=(min(apart), 0.0))
+            out.add(_largest(norms))
 
-    def _refuse_absurd(self, numbers: Tensor, attempt: _Attempt, place: int, times: float) -> None:
-        """Check the contributions' norms against this stage's earlier gradients and our own
-        contribution, because finite numbers may still be absurd. Their sender is blamed before the
-        sum reaches others.
+    @property
+    def _lately(self) -> float:
+        """The largest norm of the newest steps' sums."""
+        return math.sqrt(max(self._squares, default=0.0))
 
-        Raises:
-            CodecError: with the place of the absurd contribution.
-        """
-        norm = float(torch.linalg.vector_norm(numbers))
-        usual = math.sqrt(max(self._squares, default=0.0))
-        if not self._squares:  # our own may be of few microbatches
-            times *= _ABSURD_PART
-        if norm <= times * usual:
-            return
-        usual = max(usual, self._own_norm(attempt))
-        if usual and not norm <= times * usual:
-            words = f"part {place} has the norm {norm:.3g} where {usual:.3g} is usual"
-            raise CodecError(words, place)
+    def _absurd(self, norms: Mapping[int, float], attempt: _Attempt, own: int) -> set[int]:
+        """Return the places of absurd contributions. Ours is held against what the others' are."""
+        others = {place: norm for place, norm in norms.items() if place != own}
+        absurd = {p for p, norm in others.items() if self._is_absurd(norm, attempt, _ABSURD_PART)}
+        if absurd or not self._lately:
+            return absurd
+        usual = max([self._lately, *others.values()])
+        return set() if norms.get(own, 0.0) <= _ABSURD_PART * usual else {own}
 
-    def _own_norm(self, attempt: _Attempt) -> float:
-        """Return the norm of our contribution. Without a microbatch it is 0: the remainder after
-        removing all microbatches is rounding error."""
-        if not attempt.counted:
-            return 0.0
-        own = torch.empty(max(b - a for a, b in pairwise(attempt.bounds)))
-        squares = 0.0
-        for (a, b), payload in zip(pairwise(attempt.bounds), attempt.sent, strict=True):
-            self.replica.wire.segment_back(payload, own[: b - a])
-            squares += squared_norm(own[: b - a])
-        return math.sqrt(squares)
-
-    def _blame_largest(self, parts: Sequence[tuple[int | None, Buffer]], scratch: Tensor) -> None:
-        """A sum cannot be sent: blame the sender of the largest number, unless it is our own.
-
-        Raises:
-            CodecError: with the place of that contribution.
-        """
-        peaks: dict[int | None, float] = {}
-        for place, payload in parts:
-            self.replica.wire.segment_back(payload, scratch)
-            peaks[place] = float(scratch.abs().amax())
-        culprit = max(peaks, key=peaks.__getitem__)
-        if culprit is not None:
-            words = f"contribution {culprit} is up to {peaks[culprit]:.3g}: absurd"
-            raise CodecError(words, culprit)
+    def _is_absurd(self, norm: float, attempt: _Attempt, times: float) -> bool:
+        """Whether a norm, which may be infinite, is that many times what this stage's gradients
+        have been lately, and what our own contribution is."""
+        if not self._squares:
+            times *= _ABSURD_PART  # our own may be of few microbatches
+        if norm <= times * self._lately:
+            return False
+        usual = max(self._lately, attempt.norm)
+        return usual > 0 and not norm <= times * usual
 
     def decode_sum(self, task: DecodeTask, payloads: Payloads) -> Outcome:
         """Check a broadcast sum before it is used, and keep its numbers for `apply`."""
@@ -255,7 +298,9 @@ class Averager:
             raise ShapeError(f"no segment {task.segment}, or not one sum of it")
         self._decode(attempt.bounds, task.segment, payloads[0], task.sq_norm, blamed=0)
         scratch = self._scratch(attempt.bounds, task.segment)
-        self._refuse_absurd(scratch, attempt, 0, _ABSURD_SUM)
+        norm = float(torch.linalg.vector_norm(scratch))
+        if self._is_absurd(norm, attempt, _ABSURD_SUM):
+            raise CodecError(f"segment {task.segment} has the norm {norm:.3g}, which is absurd", 0)
         return Outcome()
 
     def apply(self, task: ApplyTask, payloads: Payloads) -> Outcome:
@@ -333,17 +378,15 @@ class Averager:
 
     def _parts(
         self, attempt: _Attempt, task: ReduceTask, payloads: Payloads
-    ) -> list[tuple[int | None, Buffer]]:
-        """The members' contributions in order, with their places in the task; None: our own."""
+    ) -> tuple[Payloads, int]:
+        """The members' contributions in order, and the place of our own."""
         ours = (i for i, key in enumerate(task.parts) if key.peer == self.replica.peer)
         own = next(ours, None)
         if task.segment >= len(attempt.sent) or own is None or own >= len(task.microbatches):
             raise ShapeError(f"no segment {task.segment} or no member {own}")
         if len(payloads) != len(task.microbatches) - 1:
             raise ShapeError(f"{len(task.microbatches) - 1} contributions were expected")
-        parts: list[tuple[int | None, Buffer]] = list(enumerate(payloads))
-        parts.insert(own, (None, attempt.sent[task.segment]))
-        return parts
+        return [*payloads[:own], attempt.sent[task.segment], *payloads[own:]], own
 
     def _contribution(self, task: ApplyTask, bounds: tuple[int, ...]) -> _Attempt | None:
         """This replica's part in the sums; None if it has none in them.
@@ -375,16 +418,6 @@ class Averager:
                 residual.add_(lost.to(residual.device))
 
 
-def _typical(lengths: Sequence[tuple[float, int]], *, robust: bool) -> float:
-    """Return the squared norm of one member's difference: the mean over the microbatches, or the
-    (lower) median member's, which a liar does not move. Nothing is there: 0."""
-    if not lengths:
-        return 0.0
-    if robust:
-        return median_low(square for square, _ in lengths)
-    return math.fsum(s * count for s, count in lengths) / sum(count for _, count in lengths)
-
-
 def relative(distance: float, norm: float) -> float:
     """Return a distance relative to what is right; nothing is right where everything is zero."""
     if norm > 0:
@@ -404,11 +437,9 @@ def checked_bounds(bounds: Sequence[int], size: int) -> tuple[int, ...]:
     return tuple(bounds)
 
 
-def _raise_all(refused: Sequence[CodecError]) -> None:
-    """Raise the first refusal, with the places of all."""
-    if refused:
-        refused[0].parts = tuple(error.part for error in refused if error.part is not None)
-        raise refused[0]
+def _largest(norms: Mapping[int, float]) -> int:
+    """Return the place of the longest contribution."""
+    return max(norms, key=norms.__getitem__)
 
 
 def _check_norm(actual: float, claimed: float, part: int) -> None:

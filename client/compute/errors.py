@@ -23,11 +23,10 @@ FailureKind = Literal[
 class ComputeError(Exception):
     """Base of the errors that a request to the worker can end in; `kind` travels to the node.
 
-    `part` is the place of the payload that is to blame, if one is; `parts` are those of all.
+    `part` is the place of the payload that is to blame, if one is.
     """
 
     kind: FailureKind = "internal"
-    parts: tuple[int, ...] = ()
 
     def __init_subclass__(cls, kind: FailureKind) -> None:
         cls.kind = kind
@@ -43,6 +42,10 @@ class WrongData(ComputeError, kind="data"):
 
 class CodecError(ComputeError, kind="codec"):
     """Bytes from outside are not a payload of the expected shape."""
+
+
+class Unsealed(CodecError, kind="codec"):
+    """The bytes are not those that were sealed, whoever has changed them."""
 
 
 class PoisonedTensor(ComputeError, kind="poisoned"):

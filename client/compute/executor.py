@@ -295,6 +295,6 @@ class Executor:
         place = "" if card is None else card.place
         if isinstance(error, ComputeError):
             said = f"{place}{error}"
-            return Failed(kind=error.kind, message=said, part=error.part, parts=error.parts)
+            return Failed(kind=error.kind, message=said, part=error.part)
         traceback.print_exception(error, file=sys.stderr)
         return Failed(kind="internal", message=f"{place}{type(error).__name__}: {error}")

@@ -19,7 +19,7 @@ from typing import Literal, TypeAlias
 
 from blake3 import blake3
 
-from client.compute.errors import CodecError
+from client.compute.errors import Unsealed
 from model_zoo.specs.codec import CODECS, Codec
 
 Direction = Literal["forward", "backward", "average"]
@@ -81,10 +81,10 @@ def check_seal(buffer: Buffer) -> None:
     """Refuse a payload whose bytes are not the ones that were sealed.
 
     Raises:
-        CodecError: the payload is damaged, unsealed or too short.
+        Unsealed: the payload is damaged, unsealed or too short.
     """
     if not compare_digest(sealed_digest(buffer), _digest(buffer)):
-        raise CodecError("payload does not match its digest")
+        raise Unsealed("payload does not match its digest")
 
 
 def _digest(buffer: Buffer) -> bytes:

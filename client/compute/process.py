@@ -68,7 +68,7 @@ class RequestFailed(ComputeError, kind="internal"):
         self.failed = failed
         self.kind = failed.kind
         self.message = failed.message
-        self.part, self.parts = failed.part, failed.parts
+        self.part = failed.part
 
 
 def _spawn(command: Sequence[str], connection: int, stderr: int) -> subprocess.Popen[bytes]:

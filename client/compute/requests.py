@@ -92,13 +92,11 @@ class Probed(Reply, frozen=True, kw_only=True):
 
 
 class Failed(Reply, frozen=True, kw_only=True):
-    """The request changed nothing. `part` is the offending payload's place, if it was one; `parts`
-    are the places of all, where a request looks at each."""
+    """The request changed nothing. `part` is the offending payload's place, if it was one."""
 
     kind: FailureKind
     message: str
     part: int | None = None
-    parts: tuple[int, ...] = ()
 
 
 Answer = Reply | Outcome

@@ -24,7 +24,7 @@ class AggregationRule:
     @property
     def robust(self) -> bool:
         """Whether, of three contributions or more, one that is far from most others has no part in
-        the result, however large it is: so owners refuse none for its size.
+        the result, however large it is: so owners need not leave it out.
 
         All of a segment's are kept until the last one is here. The result depends on which replica
         computed which microbatch, so what encoding took from it does not come back with another

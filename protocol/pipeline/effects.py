@@ -206,9 +206,10 @@ class Outcome(Struct, frozen=True, tag=True):
     error: str = ""
     """``poisoned`` (non-finite numbers), ``codec`` (malformed tensor), ``oom``, ``internal``."""
     part: int | None = None
-    """The malformed payload, if one from another peer was."""
+    """The malformed payload, if one from another peer was; of ``ReduceTask`` a contribution that is
+    not what its seal says."""
     parts: tuple[int, ...] = ()
-    """All of them, where the task looks at each."""
+    """Of ``ReduceTask``: the places of the contributions that count for nothing."""
     loss_sum: float = 0.0
     sq_norm: float = 0.0
     own_sq_norm: float = 0.0

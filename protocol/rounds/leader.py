@@ -50,7 +50,7 @@ Restart = Literal[
     "member lost",
     "ledger changed",
     "nothing came",
-    "malformed shard",
+    "refused",
     "gradients differ",
     "member came back",
     "leader changed",
@@ -460,8 +460,8 @@ class RoundLeader:
         self._refusals += 1
         refusers = [peer for peer, said in self._answers.items() if said.digest == REFUSED]
         if refusers:
-            self._void("malformed shard")
-            words = f"{_names(refusers)} got a malformed shard"
+            self._void("refused")
+            words = f"{_names(refusers)} got what cannot be used"
         else:
             digests = Counter(said.digest for said in self._answers.values())
             ours = self._answers.get(self._place.me)

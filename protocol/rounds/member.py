@@ -4,8 +4,8 @@
 
 A plan with a higher attempt starts over from ``settling`` at any point before ``applying``, and no
 lower attempt is followed after it. Nothing is applied before the electors' decree, so a death in
-the middle costs one attempt and no state. Nor does what is no tensor: contributions are decoded
-before they are summed, sums before their members say Ready.
+the middle costs one attempt and no state. Nor does what is no tensor: of a contribution its owner
+makes nothing, and sums are decoded before their members say Ready.
 """
 
 import enum
@@ -109,6 +109,8 @@ class RoundMember:
         self._commitments, self._say_contributed, self._closing = commitments, contributed, closing
         self._rate, self._sign, self._roll = rate, sign, roll
         self._accumulator, self.loaded, self._promise = accumulator, loaded, promise
+        self._useless = set[PeerId]()
+        """Members of whom we have said that a contribution counted for nothing."""
         self.start_step(step)
 
     def start_step(self, step: int, state: bytes = b"", *, hashing: bool = False) -> None:
@@ -487,11 +489,12 @@ class RoundMember:
 
     def _reduced(self, plan: Plan, task: ReduceTask, outcome: Outcome) -> list[RoundEffect]:
         """One of our segments is summed: broadcast the bytes that everyone will apply."""
-        if outcome.error in ("codec", "poisoned"):
-            return self._refuse_part(plan, task, outcome)
         if outcome.error:  # our own trouble: others can go on without us
             words = f"summing a shard of step {task.step} failed: {outcome.error}"
             return [Fault("internal", words)]
+        if self._commitments.active and outcome.part is not None:
+            # an audit of our sum could not tell who has changed what was signed
+            return self._refuse_unsigned(plan, [PeerId(task.parts[outcome.part].peer)])
         norms = outcome.sq_norm, outcome.own_sq_norm
         message = Reduced(plan.stage, plan.step, plan.attempt, task.segment, *norms)
         me = self._place.me
@@ -501,6 +504,11 @@ class RoundMember:
         self._inbox.sound(task.segment)
         told = [*(m.peer for m in plan.members if m.peer != me), *plan.observers]
         effects: list[RoundEffect] = [SendPayload(peer, message, (key,)) for peer in told]
+        useless = {PeerId(task.parts[place].peer) for place in outcome.parts}
+        for peer in sorted(useless - self._useless):
+            words = f"what {short(peer)} contributes is absurd or malformed: it counts for nothing"
+            effects.append(Explain("round", f"step {plan.step}: {words}", "warning", (peer,)))
+        self._useless = useless | (self._useless & _members(plan))
         return [*effects, *self.exchange()]
 
     def _decoded(self, plan: Plan, task: DecodeTask, outcome: Outcome) -> list[RoundEffect]:
@@ -535,15 +543,6 @@ class RoundMember:
         if culprit is None or culprit == self._place.me:
             return []
         return self._blame(plan, culprit, "malformed-sum", 50)
-
-    def _refuse_part(self, plan: Plan, task: ReduceTask, outcome: Outcome) -> list[RoundEffect]:
-        """Contributions of others are no tensors: blame their senders, all of them at once."""
-        effects = self._refuse(plan, f"a contribution to our segment is {outcome.error}")
-        senders = [key.peer for key in task.parts if key.peer != self._place.me]
-        places = outcome.parts if outcome.part is None else {outcome.part, *outcome.parts}
-        for culprit in [PeerId(senders[i]) for i in sorted(places) if i < len(senders)]:
-            effects += self._blame(plan, culprit, "malformed-shard", 20)
-        return effects
 
     def not_applied(self, outcome: Outcome) -> list[RoundEffect]:
         """The next version could not be made."""

@@ -1,4 +1,8 @@
-"""Three of eight replicas of a stage spoil its rounds at once: the others go on without them."""
+"""Replicas that spoil the rounds of their stage.
+
+Of eight three lie at once: the others go on without them. Of two nobody can say who lies, so what
+one sees of the other alone has to cost the stage nothing.
+"""
 
 from collections import Counter
 
@@ -17,12 +21,13 @@ from tests.support.cases import usual
 from tests.support.obstructed_world import ObstructedWorld
 
 LIES_FROM = 10
-LIES = ("absurd", "unsigned contributions", "absurd sums")
+LIES = ("unsigned contributions", "absurd sums")
 WITHIN_S = 15.0
 """From the first lie until honest ones close steps: two attempts, the dispute, and the 5 s until
 the electors have lost the liars."""
 ON_THE_WIRE: dict[str, tuple[type[Segment | Reduced], int]] = {
     "unsigned contributions": (Segment, POISON),
+    "absurd contributions": (Segment, ABSURD),
     "absurd sums": (Reduced, ABSURD),
 }
 """What a liar sends instead of what it has computed: which message, and what is added to it."""
@@ -103,3 +108,19 @@ def test_the_stage_goes_on_and_only_liars_are_out(seed: int, lie: str) -> None:
     made.watch(20.0)
     assert made.versions()[0] > gone_on + 15
     assert not +made.wrongly, "an honest one was set aside for what it has reported"
+
+
+@pytest.mark.parametrize("seed", usual(4, range(12)))
+def test_of_two_nobody_is_blamed_for_contributions_that_the_other_cannot_use(seed: int) -> None:
+    lie = "absurd contributions"
+    made = LyingMinority(
+        ChaosConfig(seed=seed, stages=3, replicas=1, lies=(lie,), lies_from=LIES_FROM), lie
+    )
+    while min(made.versions()) < LIES_FROM:
+        made.watch(1.0)
+    made.watch(3 * made.agenda.now)
+    assert min(made.versions()) > 3 * LIES_FROM, "no slower than before"
+    [liar] = [v for v in made.volunteers.values() if v.lies]
+    assert made.works_without(liar) == 2, "those of the other stages"
+    assert not made.wrongly
+    assert not made.set_aside()

@@ -46,7 +46,8 @@ POISON: Final = -1
 """In the place of an id, in a contribution or a sum: it is wrong. Sums and versions leave it
 out, so that the rest of the arithmetic stays exact; audits see it."""
 ABSURD: Final = -2
-"""In the place of an id, in a contribution or a sum: it is out of range, so honest ones refuse."""
+"""The same, but out of range: honest ones refuse such a sum, and leave out such a contribution, of
+which the other ids count all the same here."""
 
 _decoder = msgspec.msgpack.Decoder(list[tuple[int, int]])
 
@@ -156,17 +157,11 @@ class MultisetWorker:
         return Outcome(loss_sum=1.0)
 
     def _reduce(self, task: ReduceTask, payloads: Payloads) -> Outcome:
-        if absurd := self._absurd(task, payloads):
-            return Outcome(error="codec", part=absurd[0], parts=absurd)
         reduced = _summed(task.parts, payloads)
         key = PayloadKey(task.step, "reduced", task.segment, task.attempt, self._place.me)
         payloads[key] = reduced
-        return Outcome(digests=(payload_digest(reduced),))
-
-    def _absurd(self, task: ReduceTask, payloads: Payloads) -> tuple[int, ...]:
-        """Return the places, among those of others, of the contributions out of range."""
-        others = [key for key in task.parts if key.peer != self._place.me]
-        return tuple(i for i, key in enumerate(others) if decode_ids(payloads[key])[ABSURD])
+        absurd = (i for i, of in enumerate(task.parts) if decode_ids(payloads[of])[ABSURD])
+        return Outcome(digests=(payload_digest(reduced),), parts=tuple(absurd))
 
     def _apply(self, step: int, segments: Sequence[bytes]) -> Outcome:
         first = step * self._place.per_step
@@ -186,7 +181,7 @@ class LyingWorker(MultisetWorker):
     it has made, or finds fault with all that it audits.
 
     Args:
-        lies: any of "gradients", "absurd", "sums" and "audits"; others are not its own.
+        lies: any of "gradients", "sums" and "audits"; others are not its own.
         begins: the step from which it contributes and sums lies.
     """
 
@@ -203,9 +198,8 @@ class LyingWorker(MultisetWorker):
         if again or isinstance(task, CompareTask):
             return replace(outcome, apart=(WRONG, WRONG)) if "audits" in self._lies else outcome
         lies = self._lies if task.step >= self._begins else ()
-        absurd = "absurd" in lies
-        if isinstance(task, ContributeTask) and (absurd or "gradients" in lies):
-            wrong = encode_ids(self.accumulated + Counter([ABSURD if absurd else POISON]))
+        if isinstance(task, ContributeTask) and "gradients" in lies:
+            wrong = encode_ids(self.accumulated + Counter([POISON]))
             for i in range(len(task.bounds) - 1):
                 key = PayloadKey(task.step, "segment", i, task.attempt, self._place.me)
                 payloads[key] = wrong
@@ -214,9 +208,6 @@ class LyingWorker(MultisetWorker):
             payloads[key] = encode_ids(decode_ids(payloads[key]) + Counter([POISON]))
             return replace(outcome, digests=(payload_digest(payloads[key]),))
         return outcome
-
-    def _absurd(self, task: ReduceTask, payloads: Payloads) -> tuple[int, ...]:
-        return ()  # beside its own numbers nothing is out of range
 
 
 def _summed(parts: Sequence[PayloadKey], payloads: Payloads) -> bytes:

@@ -147,7 +147,9 @@ class SeatDriver:
         """Hand a peer's message to the seat."""
         if isinstance(message, Segment | Reduced):
             if len(payload) > self._largest_shard:
-                self._ports.perform(Penalise(sender, "shard-of-wrong-size", 20))
+                # a contribution counts for nothing then: nobody else could see whose fault it is
+                points = 20 if isinstance(message, Reduced) else 0
+                self._ports.perform(Penalise(sender, "shard-of-wrong-size", points))
                 return
             if self._payloads.bytes_of(sender) + len(payload) > self._payloads.budget_bytes // 2:
                 # of no round does an honest one send more than half; but of many, to who is behind
@@ -455,7 +457,7 @@ class SeatDriver:
             self._enter_when_ready(task)
             return
         error = "codec" if failure.kind == "shape" else failure.kind
-        outcome = Outcome(error=error, part=failure.part, parts=failure.parts)
+        outcome = Outcome(error=error, part=failure.part)
         self._perform(self.seat.computed(task, outcome, self._ports.now()))
 
 

@@ -15,7 +15,6 @@ one. Equal seeds tell equal lies.
     decrees     not in moods: where it leads it proposes another thing to each elector: digest,
                 members that are Ready, next electors; or nothing
     gradients   not in moods: every contribution is another one than its microbatches make
-    absurd      not in moods: every contribution is out of range
     sums        not in moods: every sum of its segments is another one than the contributions make
     audits      not in moods: every audit of its own finds a lie
     restarts    its stored record: a new lineage from states that there are, with true electors, all
@@ -55,7 +54,6 @@ Lie = Literal[
     "loads",
     "decrees",
     "gradients",
-    "absurd",
     "sums",
     "audits",
     "restarts",

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from client.compute.codec import encode
-from client.compute.payload import seal
+from client.compute.payload import SEAL_BYTES, seal
 from client.compute.requests import Load, Save
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.model import ModelSpec
@@ -234,14 +234,16 @@ def test_one_group_of_a_small_tensor_may_be_rounded_otherwise():
 
 
 class Round:
-    """Three replicas that have contributed to a step; the first owns segment 1."""
+    """Three replicas that have contributed to a step, the second one so many ``times`` what it has
+    computed; the first owns segment 1."""
 
-    def __init__(self, rule: str, codec: str) -> None:
+    def __init__(self, rule: str, codec: str, times: float = 1.0) -> None:
         self.workers = [opened(0, [4], averaging=codec, aggregation=rule) for _ in range(3)]
         self.bounds = bounds_of(self.workers[0], 3)
         accumulate(self.workers, 0)
         close_round(self.workers, 0)  # so that the second moment knows what is usual
         accumulate(self.workers, 1)
+        self.workers[1].replica.gradient_sum.mul_(times)
         self.sent = [parts[1] for parts in contributions(self.workers, 1, attempt=1)]
         request = reduce_task(step=1, attempt=1, segment=1, microbatches=[2] * 3, own=0)
         _, (self.sum,) = self.workers[0].call(request, *self.sent[1:])
@@ -270,10 +272,28 @@ def test_an_honest_sum_agrees_and_a_false_one_does_not(rule: str, codec: str) ->
         assert grade(one.again(one.scaled(times))) is Grade.LIES
 
 
+@pytest.mark.parametrize("times", [9e2, 1e5, 1e13])
+def test_an_owner_may_leave_out_what_is_absurd_alone(times: float) -> None:
+    """Where that begins depends on the steps that it has seen."""
+    one = Round("sum", "fp32", times)
+    assert one.again(one.sum) == 0.0
+    without = [one.sent[0], one.scaled(0.0), one.sent[2]]
+    kept = (times < 1e4) == (one.again(one.sum, without) > 0)
+    assert kept, "the owner has left out what is 1e4 times as long as usual"
+    assert grade(one.again(one.scaled(0.0))) is Grade.LIES
+
+
 def test_a_contribution_that_is_left_out_is_found() -> None:
+    """Also if its owner shows other bytes under the seal that was signed; what is no contribution
+    under its seal an owner has to leave out."""
     one = Round("sum", "s8")
     twice = [one.sent[0], one.sent[1], one.sent[1]]
     assert grade(one.again(one.sum, twice)) is Grade.LIES
+    changed = bytes(one.sent[2])[:-1] + bytes([one.sent[2][-1] ^ 1])
+    with pytest.raises(AssertionError, match="codec"):
+        one.again(one.sum, [*one.sent[:2], changed])
+    seal(none := bytearray(SEAL_BYTES + 1))
+    assert grade(one.again(one.sum, [*one.sent[:2], bytes(none)])) is Grade.LIES
 
 
 def test_a_check_changes_nothing_at_the_replica_that_makes_it() -> None:

@@ -151,3 +151,18 @@ def test_who_contributes_something_else_than_it_signed_is_refused_once() -> None
     assert [e.peer for e in effects if isinstance(e, Penalise)] == [THIRD]
     assert member.exchange() == []
     assert member.progress is Progress.EXCHANGING
+
+
+@pytest.mark.parametrize("active", [True, False])
+def test_so_is_who_sends_other_bytes_than_their_seal_says_where_an_audit_would_ask_for_them(
+    active: bool,
+) -> None:
+    """Of the owner, who could show the same seal with bytes of its own. Without audits they count
+    for nothing."""
+    kept = committed() if active else Commitments(ME, active=False)
+    member = exchanging(kept)
+    keys = tuple(part(peer) for peer in DIGESTS)
+    outcome = Outcome(digests=(b"r" * 32,), part=2, parts=(2,))
+    effects = member.computed(ReduceTask(0, 1, 0, keys, (1, 1, 1)), outcome)
+    assert [said.digest for _, said in sent(effects, Ready)] == [REFUSED] * active
+    assert [e.peer for e in effects if isinstance(e, Penalise)] == [THIRD] * active
