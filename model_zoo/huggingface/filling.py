@@ -42,11 +42,13 @@ def filling(folder: Path) -> Iterator[Path]:
 
 
 def save_tensors(tensors: State, path: Path) -> None:
-    """Write a safetensors file.
+    """Write a safetensors file, for those who may read what else its owner writes.
 
     Raises:
         OSError: the disk does not take it.
     """
+    path.touch()
+    mode = path.stat().st_mode
     try:
         save_file(tensors, path, metadata={"format": "pt"})
     except SafetensorError as error:
@@ -55,3 +57,4 @@ def save_tensors(tensors: State, path: Path) -> None:
             raise
         code = int(number[1])
         raise OSError(code, os.strerror(code), str(path)) from error
+    path.chmod(mode)

@@ -43,6 +43,7 @@ def book(tmp_path: Path) -> Path:
 def home(monkeypatch: pytest.MonkeyPatch, within: Within) -> Iterator[Path]:
     """A short home for ``within``, because a socket's path must be short."""
     with tempfile.TemporaryDirectory(prefix="vol") as name:
-        monkeypatch.setenv("VOLUNTEER_HOME", name)
-        monkeypatch.setattr("client.cli.reach.home.SYSTEM_CONFIG_FILE", Path(name) / "system.toml")
-        yield Path(name)
+        home = Path(name).resolve()
+        monkeypatch.setenv("VOLUNTEER_HOME", str(home))
+        monkeypatch.setattr("client.cli.reach.home.SYSTEM_CONFIG_FILE", home / "system.toml")
+        yield home

@@ -230,6 +230,7 @@ def known(home: Path) -> Iterator[None]:
     book.take(sign_amendment(SIGNER, longer, one.swarm))
     Persisted(folders.of(one.swarm, Kept.AMENDMENTS), KeptAmendments).save(book.kept)
     genuine, foreign = (proof_of(swarm=swarm.swarm) for swarm in (one, twins[0]))
+    Persisted(home / "sound", KeptEvidence).save(KeptEvidence((genuine,)))
     body = genuine.second.body + b"!"
     changed = Proof(genuine.first, msgspec.structs.replace(genuine.second, body=body))
     said = CHARGE.encode(Charge(1, peer(1), 12, 0, "lies"))
@@ -328,7 +329,7 @@ def _files(word: str) -> list[str]:
 @pytest.fixture
 def shell(home: Path, within: Within, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Runs a line in the home; returns all that came of it."""
-    for name, value in (("TZ", "UTC"), ("COLUMNS", "80")):
+    for name, value in (("TZ", "UTC"), ("COLUMNS", "80"), ("TTY_COMPATIBLE", "0")):
         monkeypatch.setenv(name, value)
     time.tzset()
     monkeypatch.setattr(time, "time", lambda: NOW)
@@ -363,7 +364,7 @@ def shell(home: Path, within: Within, monkeypatch: pytest.MonkeyPatch) -> Iterat
             said = done.stdout + errors + f"? {done.returncode}\n" * (done.returncode > 0)
         said = said.replace(str(home), "HOME").removesuffix("\n") + "\n" * bool(said)
         said = re.sub(r" +$", "", said, flags=re.M)
-        said = re.sub(r"\d+\.\d{6,}", lambda found: f"{float(found[0]):.6g}", said)
+        said = re.sub(r"\d+\.\d{6,}|\d{9,}\.\d+", lambda found: f"{float(found[0]):.6g}", said)
         said = re.sub(r"\b[0-9a-f]{64}\b", "ID", said)
         return re.sub(r"(?<=[( ])[0-9a-f]{12}(?=[):])", "ID", said)
 

@@ -234,7 +234,7 @@ async def test_what_cannot_be_bound_is_closed(folder: Path) -> None:
     with pytest.raises(OSError, match="too long") as kept:
         async with serve_control(folder / ("x" * 200), FakeProvider()):
             pass
-    assert psutil.Process().num_fds() == before, kept
+    assert psutil.Process().num_fds() <= before, kept
 
 
 def test_a_path_that_does_not_fit_says_so() -> None:

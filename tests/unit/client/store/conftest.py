@@ -11,6 +11,6 @@ import pytest
 def _nothing_stays_open() -> Iterator[None]:
     before = len(os.listdir("/dev/fd"))
     yield
-    if len(os.listdir("/dev/fd")) != before:
+    if len(os.listdir("/dev/fd")) > before:
         gc.collect()  # a map of a file may be in a cycle
-    assert len(os.listdir("/dev/fd")) == before
+    assert len(os.listdir("/dev/fd")) <= before, "fewer are garbage of an earlier test"
