@@ -22,7 +22,6 @@ from client.control.snapshot import (
     SeatView,
 )
 from client.control.updates import Curve, StepPoint, Update
-from client.store.last_run import Ending
 from client.ui.source.news import Answer, Link
 from tests.ui import examples
 from tests.ui.examples import (
@@ -65,13 +64,12 @@ PEOPLE = [people(purpose="Haiku in Basque")]
 """Of members with names and work."""
 CONNECTING = Link("connecting", "no volunteer answers yet")
 LOST = Link("lost", "the connection broke; trying again (2)")
-DIED = Ending(
-    time=RUN[-1].time + 30,
-    words="this machine has no device 'cuda'",
-    next_step="give --device cpu; start it again: volunteer join --swarm demo",
-    exit_code=78,
+ENDED = Link(
+    "ended",
+    "at 2026-11-21 17:18 (exit code 78)",
+    "this machine has no device 'cuda'",
+    "give --device cpu; start it again: volunteer join --swarm demo",
 )
-ENDED = Link("ended", DIED.when, DIED.words, DIED.next_step)
 LEVELS = ("debug", "info", "info", "warning", "info", "error")
 LOG = [update(1, *(event(n, f"event {n}", level=LEVELS[n % 6]) for n in range(1, 60)))]
 EVENTS = [
