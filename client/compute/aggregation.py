@@ -19,8 +19,8 @@ without state and run to its fixed point, which is Huber's M-estimate of locatio
 
 A contribution is a sum over as many microbatches as its replica has done, so what is compared are
 the means over them. Nobody weighs more than `HEAVIEST` times the (lower) median replica, however
-much it did or says it did. The result is the robust mean times the step's microbatches.
-Contributions without a microbatch are left out.
+much it did or says it did. The result is the robust mean times the microbatches of all that are
+given. Contributions without a microbatch are left out.
 
 Two replicas have no majority, so the mean with the larger norm is clipped to the other's, or to
 `ABOVE_USUAL` times the norm that the step's mean gradient has had lately, by the optimizer's second

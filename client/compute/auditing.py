@@ -64,8 +64,9 @@ class Auditor:
     def __init__(self, averager: Averager) -> None:
         self.averager, self.replica = averager, averager.replica
         self._kept: _Kept | None = None
-        self._segment = (-1, 0, 0.0)
-        """Step, size and usual norm of the segment whose sum is made again."""
+        self._segment = (-1, 0, 0.0, 0.0)
+        """Step, size and usual norm of the segment whose sum is made again, and the norm of the
+        sum of the step before."""
 
     def forget(self) -> None:
         """Give up the audit, if there is one."""
@@ -86,7 +87,7 @@ class Auditor:
             bounds = checked_bounds(task.bounds, self.replica.size)
             size = bounds[task.segment + 1] - bounds[task.segment]
             usual = self.averager.usual_norm(bounds, task.segment)
-            self._segment = task.step, size, usual
+            self._segment = task.step, size, usual, before or 0.0
         self._kept = _Kept(task.step, slot.copy(), before or 0.0)
         return Outcome()
 
@@ -156,10 +157,10 @@ class Auditor:
 
     def sum_again(self, task: ReduceTask, payloads: Payloads) -> Outcome:
         """Sum a segment as its owner had to, and compare what it has broadcast."""
-        step, size, usual = self._segment
+        step, size, usual, before = self._segment
         if step != task.step:
             raise StaleRequest(f"no segment is kept to audit step {task.step}")
-        return self.averager.sum_again(task, payloads, size, usual)
+        return self.averager.sum_again(task, payloads, size, usual, before)
 
     def _audited(self, step: int) -> _Kept:
         if self._kept is None or self._kept.step != step:

@@ -7,8 +7,9 @@ nor the residual; `apply` settles it, a new attempt forgets it.
 The quantisation error of a contribution stays in its sender's residual. The segment's owner adds
 the quantisation error of the segment's sum to the same residual: it enters the next sum with the
 owner's next contribution, even if the segment has another owner then. So over all members nothing
-is ever lost, and segments may change owners between rounds. The exact sum is one aggregation rule;
-another may forbid either residual (`specs.aggregation`).
+of what is summed is ever lost, and segments may change owners between rounds. What an owner leaves
+out is lost, for its sender takes it for summed. The exact sum is one aggregation rule; another may
+forbid either residual (`specs.aggregation`).
 
 Sums are decoded as they come, into the gradients' scratch, where `apply` finds them unless a pass
 has used the scratch meanwhile.
@@ -38,7 +39,7 @@ from protocol.pipeline.effects import ApplyTask, ContributeTask, DecodeTask, Out
 
 _USUAL_STEPS = 16
 _ABSURD_PART = 1e4  # times the largest norm of the newest steps; honest spikes were up to 200 times
-_DOUBTED_PART = 1e2  # so long some steps later, it may have been absurd to the segment's owner
+_DOUBTED_PART = 5e3  # times the norm of the step before alone; machines add in different orders
 _ABSURD_SUM = 1e6  # far above any sum of an owner that leaves absurd contributions out
 _NORM_TOLERANCE = 1e-6  # machines add squares in different orders
 
@@ -82,7 +83,12 @@ class Averager:
         self._residual = replica.away.zeros(replica.size) if lossy else None
 
     def forget(self) -> None:
-        """Start without residual and attempt, as after loading another version."""
+        """Start anew, as after loading another version: without residual and attempt, and without
+        knowing what the gradients of the newest steps were."""
+        self._squares.clear()
+        self._forget_round()
+
+    def _forget_round(self) -> None:
         self._attempt = self.last_norm = None
         self._clear_residual()
 
@@ -126,10 +132,11 @@ class Averager:
         self._decoded.pop(task.segment, None)
         usual = self.usual_norm(attempt.bounds, task.segment, task.microbatches)
         part = scratch if on_cpu else torch.empty(scratch.shape)
-        bounded = RULES[self._rule].robust and sum(map(bool, task.microbatches)) > 2
         out, unsealed = set[int](), set[int]()
         while True:
             aggregation, norms = self._added(task, parts, out, part, usual, own, unsealed)
+            weighed = [place for place in norms if task.microbatches[place]]
+            bounded = RULES[self._rule].robust and len(weighed) > 2
             if not bounded and (absurd := self._absurd(norms, attempt, own)):
                 out |= absurd
                 continue
@@ -237,7 +244,9 @@ class Averager:
         squares = kept["second_moment"][start:end].sum(dtype=torch.float64)
         return math.sqrt(float(squares) / seen) * replica.wire.run.tokens_per_microbatch
 
-    def sum_again(self, task: ReduceTask, payloads: Payloads, size: int, usual: float) -> Outcome:
+    def sum_again(
+        self, task: ReduceTask, payloads: Payloads, size: int, usual: float, before: float
+    ) -> Outcome:
         """Aggregate a segment as its owner had to, and compare what it has broadcast. Whatever the
         owner has left out as absurd is longer than all the rest: that is tried, too.
 
@@ -246,6 +255,8 @@ class Averager:
             payloads: the members' contributions, in their order; then the sum.
             size: elements of the segment.
             usual: its norm at the version of the step (``usual_norm``).
+            before: norm of the sum of the step before, which every owner of a segment has seen that
+                has seen any: what was absurd to it is as far above this. 0: there is none.
 
         Raises:
             CodecError: the sum does not decode, or something is not what its seal says.
@@ -262,8 +273,7 @@ class Averager:
                 wire.segment_back(wire.segment_out(aggregation.result()), ours)
                 distance = math.sqrt(squared_norm(theirs - ours))
                 apart.append(relative(distance, math.sqrt(squared_norm(ours))))
-            doubted = _DOUBTED_PART * self._lately
-            if apart and max(norms.values(), default=0.0) <= doubted:
+            if apart and max(norms.values(), default=0.0) <= _DOUBTED_PART * before:
                 return Outcome(apart=(min(apart), 0.0))
             out.add(_largest(norms))
 
@@ -400,7 +410,7 @@ class Averager:
         if attempt.bounds != bounds:
             raise StaleRequest("the bounds changed after contributing")
         if attempt.counted != self.replica.counted:
-            self.forget()
+            self._forget_round()
             return None
         return attempt
 

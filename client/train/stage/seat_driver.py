@@ -147,7 +147,7 @@ class SeatDriver:
         """Hand a peer's message to the seat."""
         if isinstance(message, Segment | Reduced):
             if len(payload) > self._largest_shard:
-                # a contribution counts for nothing then: nobody else could see whose fault it is
+                # a contribution is as one that never comes: nobody else sees whose fault it is
                 points = 20 if isinstance(message, Reduced) else 0
                 self._ports.perform(Penalise(sender, "shard-of-wrong-size", points))
                 return

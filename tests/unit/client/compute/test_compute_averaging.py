@@ -11,6 +11,7 @@ from client.compute.averaging import relative
 from client.compute.codec import decode
 from client.compute.payload import BLOCK, SEAL_BYTES, seal
 from client.compute.replica import squared_norm
+from client.compute.requests import Load, Save
 from protocol.pipeline.effects import ApplyTask, ContributeTask, KeepVersionTask, LossTask, PassTask
 from tests.support.compute_rounds import (
     CODECS,
@@ -309,6 +310,23 @@ def test_an_absurd_contribution_counts_for_nothing(codec, steps_before) -> None:
     size = (bounds_of(workers[0], 2)[1],)
     ours = decode(given[0][0], size, codec, "average")
     assert relative_error(decode(total, size, codec, "average"), ours) < 0.02
+
+
+@pytest.mark.parametrize(("loaded", "out"), [(False, (1,)), (True, ())])
+def test_what_was_usual_belongs_to_the_steps_that_were_made_here(tmp_path, loaded, out) -> None:
+    """Of the step before a loaded version nothing is known, and it may have been a long one."""
+    workers = replicas(2, "fp32")
+    accumulate(workers, 0)
+    close_round(workers, 0)
+    if loaded:
+        path = str(tmp_path / "state")
+        workers[1].call(Save(version=1, path=path, durable=False))
+        workers[0].call(Load(version=1, path=path))
+    accumulate(workers, 1)
+    workers[1].replica.gradient_sum.mul_(1e5)
+    given = contributions(workers, 1)
+    reduce = reduce_task(step=1, attempt=0, segment=0, microbatches=[1, 1], own=0)
+    assert workers[0].call(reduce, given[1][0])[0].parts == out
 
 
 def test_a_machine_that_has_gone_wrong_spoils_its_own_sums_neither() -> None:

@@ -220,15 +220,19 @@ def test_two_replicas_take_the_usual_norm_from_the_state_they_share() -> None:
     assert found[0] == found[1]
 
 
-def test_of_two_an_absurd_contribution_is_left_out() -> None:
+@pytest.mark.parametrize("malformed", [0, 1])
+def test_of_two_an_absurd_contribution_is_left_out(malformed: int) -> None:
+    """Also of two that are left: they are no majority either."""
     workers = [opened(0, [4], aggregation="centred-clipping") for _ in range(2)]
     accumulate(workers, 0)
     close_round(workers, 0)
     accumulate(workers, 1)
     workers[1].replica.gradient_sum.fill_(1e13)
     sent = contributions(workers, 1)
-    reduce = reduce_task(step=1, attempt=0, segment=0, microbatches=[2, 2], own=0)
-    assert workers[0].call(reduce, sent[1][0])[0].parts == (1,)
+    counts = [2] * (2 + malformed)
+    reduce = reduce_task(step=1, attempt=0, segment=0, microbatches=counts, own=0)
+    reply, _ = workers[0].call(reduce, sent[1][0], *[b"none"] * malformed)
+    assert reply.parts == (1, 2)[: 1 + malformed]
 
 
 @pytest.mark.parametrize("name", RULES)
