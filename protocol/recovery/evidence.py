@@ -97,6 +97,9 @@ class Evidence:
         self.version = kept.version
         self.closed_at: float | None = None
         """When a seat of this process last closed a step of our lineage."""
+        self.elected: dict[int, frozenset[PeerId]] = {}
+        """By stage in which this process has closed steps of our lineage: the electors that the
+        newest decree names."""
         self._stages = set(kept.stages)
         self._known = {PeerId(one.peer): one for one in kept.known}
         self._made = {(one.stage, one.version): one.hash for one in kept.made}
@@ -155,6 +158,7 @@ class Evidence:
         news = stage not in self._stages or not self._known.keys() >= set(with_whom)
         if electors:
             news |= self._named(StageElectors(stage, tuple(sorted(electors))))
+            self.elected[stage] = frozenset(electors)
         self.saw_training = True
         self.version = max(self.version, version)
         self.closed_at = now
@@ -193,7 +197,7 @@ class Evidence:
     def begin(self, before: Lineage, lineage: Lineage) -> None:
         """Another lineage begins: newer versions than its beginning belong to the one that ended,
         older ones to both. The records of absent members do not say so, so we note it for them."""
-        self.closed_at = None
+        self.closed_at, self.elected = None, {}
         for peer, known in self._known.items():
             said = known.said or Stored()
             shared = tuple(
@@ -209,7 +213,7 @@ class Evidence:
 
     def go_over(self, version: int) -> None:
         """We give up what we have made apart from others, whose line is at this version."""
-        self.closed_at, self._made = None, {}
+        self.closed_at, self._made, self.elected = None, {}, {}
         self.version = version
 
     def heard(self, author: PeerId, stored: Stored) -> None:

@@ -108,12 +108,12 @@ class Following:
 
     def _has_turn(self, lineage: Lineage, said: Mapping[PeerId, Lineage]) -> bool:
         """Whether it was the turn of a member that follows a lineage to decide it: in its place we
-        would have decided now, too."""
+        would have decided now, too, and after ours, or the same member would be the first again."""
         known, since_s = self._known, self._trouble.since
-        if not known.is_next(lineage):
+        if not known.open:
+            return known.is_next(lineage)
+        if since_s is None or lineage.number != known.lineage.number + 1:
             return False
-        if not known.open or since_s is None:
-            return True
         *_, until = self._deciding.plan(since_s + ANSWER_S)
         followers = (peer for peer, of in said.items() if of == lineage)
         before = min(len(self._deciding.before(peer)) for peer in followers)

@@ -248,10 +248,13 @@ class Knowledge:
         return self.newest > self.lineage.version
 
     def is_left(self) -> bool:
-        """Whether our lineage cannot go on, as its electors say themselves: those of a step that
-        follow no later one are no majority."""
-        first = frozenset(map(PeerId, self.lineage.electors))
-        named = self.evidence.last_electors if self.evidence.closed_at is not None else [first]
+        """Whether our lineage cannot go on, as its electors say themselves: those of the next step
+        of a stage that we serve, or of the first one while none is closed, are no majority without
+        those that follow a later one. Of a stage that we have left we no longer know them."""
+        served = {stage for stage, of in enumerate(self.context.serving) if self.me in of}
+        named = [of for stage, of in self.evidence.elected.items() if stage in served]
+        if not self.has_begun():
+            named = [frozenset(map(PeerId, self.lineage.electors))]
         return any(
             not is_majority([peer for peer in one if not self.has_left(peer)], one)
             for one in named

@@ -142,7 +142,7 @@ MUTANTS = (
     Mutant(keeps_every_step, 0, "I8"),
     Mutant(forgets_deadlines, 8, "no progress"),
     Mutant(closes_without_a_quorum, 163, "I5"),
-    Mutant(believes_adverts, 1, "L1", lies=("records",)),
+    Mutant(believes_adverts, 27, "L1", lies=("records",)),
     Mutant(expels_on_one_word, 0, "A1", lies=("audits",), audits=0.2),
     Mutant(forgets_its_word, 100, "I9"),
 )

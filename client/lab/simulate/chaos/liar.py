@@ -18,7 +18,7 @@ one. Equal seeds tell equal lies.
     sums        not in moods: every sum of its segments is another one than the contributions make
     audits      not in moods: every audit of its own finds a lie
     restarts    its stored record: a new lineage from states that there are, with true electors, all
-                of them or just a majority; in such a lineage its seat says nothing
+                of them, just a majority or itself; in such a lineage its seat says nothing
 """
 
 import hashlib
@@ -156,10 +156,13 @@ class Liar:
         return {**known, me: (self._seq, Stored(lineage, copies))}
 
     def _electors(self, me: PeerId, known: Collection[PeerId]) -> tuple[PeerId, ...]:
-        """Return the electors of a lineage of its own: all true ones, or just a majority."""
-        true = sorted({me, *known})[: limits.MAX_ELECTORS]
-        if self._draw.random() < 0.5:
+        """Return the electors of a lineage of its own: all true ones, just a majority, or itself
+        alone, so that its next record says that most have left."""
+        true, draw = sorted({me, *known})[: limits.MAX_ELECTORS], self._draw.random()
+        if draw < 0.5:
             return tuple(true)
+        if draw < 0.75:
+            return (me,)
         few = sorted({*known} - {me})[: limits.MAX_ELECTORS // 2]
         return tuple(sorted([me, *few, *self._invented[: len(few)]]))
 

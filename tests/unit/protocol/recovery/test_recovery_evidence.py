@@ -358,15 +358,55 @@ class TestCannotGoOn:
         followed = adopted([*told, *made.tick(20.0 + ANSWER_S)])
         assert followed == (later if number == 1 else None)
 
-    @pytest.mark.parametrize(("gone", "follows"), [(2, False), (3, True)])
+    @pytest.mark.parametrize("number", [1, 2])
+    def test_what_is_begun_beside_ours_gives_nobody_its_turn_again(self, number: int) -> None:
+        """The order comes from our lineage's number, so who was the first would be it for ever."""
+        made, states = self.lost(), LATER.lineage.hashes
+        told = [e for peer in BEHIND for e in made.receive(peer, LATER, 20.5)]
+        assert adopted([*told, *made.tick(20.0 + ANSWER_S)]) == LATER.lineage
+        made.update(self.seen(21, None), 40.0)
+        first = min(OTHERS, key=lambda peer: rank("restore", 1, *states, peer))
+        named = (begun(number, 20, states, OTHERS, bytes([n])) for n in range(256))
+        said = stored((0, 20), (1, 20), lineage=max(named, key=lambda of: of.era))
+        told = made.receive(first, said, 40.5)
+        for tick in range(401, 400 + 10 * int(HEARD_S + 2 * ANSWER_S)):
+            told += made.tick(tick / 10)
+        assert (adopted(told) == said.lineage) == (number == 2)
+
+    @pytest.mark.parametrize(
+        ("stage", "electors", "gone", "follows"),
+        [
+            (0, (ME, *OTHERS), OTHERS[:2], False),
+            (0, (ME, *OTHERS), OTHERS[:3], True),
+            (0, OTHERS[:1], OTHERS[:1], False),  # one that begins again and again, elected alone
+            (1, OTHERS[:2], OTHERS[:2], False),  # of a stage that we serve no more
+        ],
+    )
     def test_a_lineage_that_most_of_its_electors_have_left_is_over(
-        self, gone: int, follows: bool
+        self, stage: int, electors: tuple[PeerId, ...], gone: tuple[PeerId, ...], follows: bool
     ) -> None:
-        """Their own records say so. We see no trouble."""
+        """Their own records say so. We see no trouble, and follow one that two follow."""
         made, late = training(*OTHERS), 10.0 + BRIEF_PATIENCE_S
-        made.closed(0, 28, digest(0, 28), OTHERS, 10.0, (ME, *OTHERS))
-        told = [e for peer in OTHERS[:gone] for e in made.receive(peer, LATER, late)]
+        made.closed(stage, 28, digest(stage, 28), OTHERS, 10.0, electors)
+        serving = frozenset({ME, *OTHERS}), frozenset(OTHERS)
+        made.update(replace(self.seen(28, 28), serving=serving), 10.0)
+        told = [e for peer in gone for e in made.receive(peer, LATER, late)]
         assert (adopted(told) == LATER.lineage) == follows
+
+    @pytest.mark.parametrize("version", [20, 27])
+    def test_its_first_electors_are_asked_until_its_first_step_is_closed(
+        self, version: int
+    ) -> None:
+        """Others elect after it, whom only those know who have closed one."""
+        states = digest(0, 20), digest(1, 20)
+        ours = begun(1, 20, states, OTHERS[:2], b"")
+        later = stored((0, 20), (1, 20), lineage=begun(2, 20, states, OTHERS, b""))
+        kept = training(*OTHERS).evidence.kept()
+        made = Recovery(Knowledge(ME, 2, EVERY, ours, evidence=Evidence(kept)))
+        made.set_copies([Copy(0, 20, digest(0, 20))], 0.0)
+        made.update(self.seen(version, version), 1.0)
+        told = [e for peer in OTHERS[:2] for e in made.receive(peer, later, 40.0)]
+        assert (adopted(told) == later.lineage) == (version == 20)
 
 
 class TestLongAbsence:
