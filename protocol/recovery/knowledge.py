@@ -225,18 +225,20 @@ class Knowledge:
     def versions(self, view: SwarmView) -> tuple[int | None, ...]:
         """Return by stage the newest version that is served there (None: nobody does).
 
-        If only one member is left, its version counts up to ``AHEAD_STEPS`` past what we have made
-        ourselves: no stage is further ahead.
+        What we serve ourselves needs nobody else to bear it out. If only one member is left, its
+        version counts up to ``AHEAD_STEPS`` past what we have made: no stage is further ahead.
         """
         view = self.evidence.vetted(view)
         said = {r.peer: r.version for stage in range(self.stages) for r in view.serving(stage)}
         alone = len(said) == 1 and self.evidence.worked
         made = max(self.evidence.version, said.get(self.me, 0))
         most = min(self.steps, made + AHEAD_STEPS) if alone else self.steps
-        return tuple(
-            min(view.committed(stage), most) if view.serving(stage) else None
-            for stage in range(self.stages)
-        )
+        versions = list[int | None]()
+        for stage in range(self.stages):
+            serving = view.serving(stage)
+            ours = max((r.version for r in serving if r.peer == self.me), default=0)
+            versions.append(min(max(view.committed(stage), ours), most) if serving else None)
+        return tuple(versions)
 
     @property
     def newest(self) -> int:

@@ -228,6 +228,12 @@ class TestForgedVersions:
         )
         assert made.known.versions(view) == (27, 27)
 
+    def test_our_own_version_needs_nobody_who_bears_it_out(self) -> None:
+        """Else who is left alone one step ahead sees no stage that is behind."""
+        made = training(SIBLING, NEXT)
+        view = SwarmView.of([[Replica(ME, 28, serving=True)], [Replica(NEXT, 27, serving=True)]])
+        assert made.known.versions(view) == (28, 27)
+
     def test_nor_is_the_only_one_that_is_left_further_ahead_than_we_can_have_left_it(self) -> None:
         made = training(SIBLING, NEXT)
         view = SwarmView.of([[], [Replica(NEXT, 1 << 39, serving=True)]])
