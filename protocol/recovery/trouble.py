@@ -37,8 +37,8 @@ class Trouble:
         """When a version of our lineage was last seen that is newer than any before."""
         self._reached: dict[int, tuple[tuple[int, int, int], float]] = {}
         """By stage that is served: its version, how far its step is, the newest version there or
-        beside it, and since when none of that has gone on: who leaves is no progress. If a
-        neighbour goes on, others have closed the step."""
+        beside it, and since when none of that has gone on: who leaves is no progress, nor is what
+        is made again up to there. If a neighbour goes on, others have closed the step."""
         self._still_since = 0.0
         """Since when nothing has come of any stage's step."""
         self._last_replicas: dict[int, frozenset[PeerId]] = {}
@@ -67,7 +67,7 @@ class Trouble:
             seen = version, context.moved[stage] if context.moved else 0, near
             known = before.get(stage)
             if known is not None and all(a <= b for a, b in zip(seen, known[0], strict=True)):
-                self._reached[stage] = seen, known[1]
+                self._reached[stage] = (version, known[0][1], near), known[1]
             else:
                 self._reached[stage], self._still_since = (seen, now), now
 
