@@ -505,8 +505,9 @@ class TestStandstill:
         assert not self.still(FIRST, 27, quorum=False)
         assert not self.still(FIRST, 27, quorum=True, moved=lambda now: now)
 
-    def test_who_leaves_is_no_progress(self) -> None:
+    def test_who_leaves_is_no_progress_nor_is_what_is_made_again(self) -> None:
         assert self.still(FIRST, 27, quorum=True, moved=lambda now: 9 - now // 40)
+        assert self.still(FIRST, 27, quorum=True, moved=lambda now: 5 if 99 < now < 150 else 9)
 
     def test_a_lineage_without_a_step_ends_though_its_first_electors_are_silent(self) -> None:
         """As after a power cut at a lone founder's."""
