@@ -34,6 +34,8 @@ class CatchingUp:
         self._how: tuple[bool, bool] | None = None
         """Whether we have the step's commit, and whether nobody could give it to us."""
         self._since = self._asked_at = -math.inf
+        self.passed = False
+        """Whether our electors have shown by a later commit that our step is closed."""
         self.unanswered = False
         """Whether siblings are ahead, and have been asked for the commit in vain."""
 
@@ -66,7 +68,7 @@ class CatchingUp:
             self._how, self._since = how, now
         waited_s = now - self._since
         self.unanswered = not known and bool(ahead) and waited_s >= LOOK_S / 2
-        patience_s = LOST_S if known else FORGET_S if alone else math.inf
+        patience_s = LOST_S if known or self.passed else FORGET_S if alone else math.inf
         if waited_s >= patience_s:
             self.caught_up()
             return [Fault("behind", f"siblings have moved on from version {step}")]

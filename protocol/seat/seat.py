@@ -442,8 +442,7 @@ class Seat:
     def _take_early(self, sender: PeerId, message: RoundMessage, digest: bytes) -> list[SeatEffect]:
         """Keep what is said of a later step until we get there, unless we never do."""
         if isinstance(message, Commit):
-            if self._is_left_behind(message):
-                return [Fault("behind", f"our electors have closed step {message.step} meanwhile")]
+            self._catching_up.passed |= self._is_passed(message)
             if sender not in self._siblings():
                 return []  # it proves nothing yet; who keeps it catches up before it serves
         if message.step > self.step + (SERVING_STEPS_AHEAD if self.serving else MAX_STEPS_AHEAD):
@@ -584,12 +583,10 @@ class Seat:
             effects.append(Fault("behind", words))
         return effects
 
-    def _is_left_behind(self, later: Commit) -> bool:
-        """Whether most of our electors have closed a step so much later that none has the commit of
-        ours any more."""
+    def _is_passed(self, later: Commit) -> bool:
+        """Whether most of our electors have closed a later step, and so ours as well."""
         signed = voters(later, self.quorum.electors, self.elector.verify)
-        far = later.step > self.step + MAX_COMMITS and self.member.loaded
-        return far and self.quorum.suffice(signed)
+        return self.quorum.suffice(signed)
 
     def _as_elector(self, sender: PeerId, message: Propose) -> list[SeatEffect]:
         """Answer as an elector of our own stage."""

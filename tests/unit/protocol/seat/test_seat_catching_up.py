@@ -303,20 +303,25 @@ def test_an_observer_that_is_too_far_behind_takes_its_stage_anew() -> None:
         assert any(isinstance(e, Fault) for e in effects) is lost
 
 
-def test_a_commit_that_most_electors_have_signed_much_later_shows_that_we_are_left_behind() -> None:
+@pytest.mark.parametrize(
+    ("signers", "lost"), [((SIBLING,), False), ((ME, SIBLING), True)], ids=["one", "most"]
+)
+def test_who_is_shown_a_later_commit_of_its_electors_waits_no_longer_for_its_own(
+    signers: tuple[PeerId, ...], *, lost: bool
+) -> None:
     """Whoever is asked for a commit that nobody has any more tells its newest one."""
     teller, asked = seat(), Propose(STAGE, STEP, 0)
     for step in range(STEP, STEP + MAX_COMMITS + 2):
-        teller.elector.take(commit(ME, SIBLING, step=step), checked=True)
+        teller.elector.take(commit(*signers, step=step), checked=True)
     [told] = sent(teller.receive(OTHER, asked, 1.0), Commit).values()
-    assert told == commit(ME, SIBLING, step=STEP + MAX_COMMITS + 1)
-    for later, lost in (
-        (commit(ME, SIBLING, step=STEP + MAX_COMMITS), False),
-        (commit(SIBLING, step=STEP + MAX_COMMITS + 1), False),
-        (told, True),
-    ):
-        effects = seat().receive(SIBLING, later, 1.0)
-        assert any(isinstance(effect, Fault) for effect in effects) == lost
+    assert told == commit(*signers, step=STEP + MAX_COMMITS + 1)
+    made = seat()
+    made.update_view(siblings(STEP + 3), 1.0)
+    waited = [e for now in (1.0, 1.0 + LOST_S) for e in made.tick(now)]
+    waited += made.receive(SIBLING, told, 1.0 + LOST_S)
+    assert not any(isinstance(effect, Fault) for effect in waited), "somebody may have it"
+    effects = made.tick(1.0 + LOST_S + LOOK_S)
+    assert any(isinstance(effect, Fault) for effect in effects) == lost
 
 
 def test_a_sibling_that_is_ahead_alone_is_named_where_its_stage_needs_it() -> None:
