@@ -7,7 +7,7 @@ oldest are dropped, and before them their certificates; those of strangers, whom
 first.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -29,8 +29,6 @@ class Verdict:
     culprit: PeerId
     words: str
     certificate: Certificate | None
-    stage: int | None = None
-    """Whose majority has decided; None: a proof needs none."""
     member: bool = True
     """Whether the culprit has worked, as far as we know; of others the certificates are dropped
     first."""
@@ -54,11 +52,6 @@ class Verdicts:
 
     def __iter__(self) -> Iterator[Verdict]:
         return iter(self._verdicts.values())
-
-    @property
-    def voted(self) -> Collection[Verdict]:
-        """The verdicts of stages."""
-        return [verdict for verdict in self if verdict.stage is not None]
 
     @property
     def proofs(self) -> tuple[Proof, ...]:

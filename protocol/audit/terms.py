@@ -46,13 +46,6 @@ class AuditTerms:
     plans: dict[tuple[int, int, int], frozenset[PeerId]] = field(default_factory=dict)
     mixed: bool = False
 
-    def share(self, verdicts: Verdicts, now: float) -> None:
-        """Go by these verdicts, and take the charges of earlier ones: others of the stage may not
-        know all of them, and go on with the member unless somebody tells them again."""
-        self.verdicts = verdicts
-        for out in verdicts.votes:
-            self.charges.restore(out, now)
-
     def record(self, stage: int, peer: PeerId) -> Record:
         """Return the record of a member of a stage."""
         known = self.records.pop((stage, peer), None) or Record()

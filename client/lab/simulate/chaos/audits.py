@@ -66,8 +66,8 @@ class Audits:
             if not volunteer.lies:
                 self._of_past_processes += _results(volunteer.audits)
             volunteer.audits = None
-            if (new := self.terms(volunteer)) is not None:
-                new.share(volunteer.verdicts, self._swarm.now_of(volunteer))
+        for verdict in volunteer.verdicts:
+            volunteer.contacts.expel(verdict.culprit)
 
     @property
     def found(self) -> Counter[str]:
@@ -118,8 +118,7 @@ class Audits:
         if peer.audits is None or plan is None or said.digest == REFUSED:
             return
         if (plan.step, plan.attempt) == (said.step, said.attempt):
-            out = {one.culprit for one in peer.audits.verdicts.voted if one.stage == plan.stage}
-            with_it = sorted(out.intersection(member.peer for member in plan.members))
+            with_it = [m.peer for m in plan.members if m.peer in peer.audits.verdicts]
             words = (
                 f"A2: {short(peer.peer)} is Ready for step {plan.step} with whom it has expelled"
             )
@@ -136,6 +135,8 @@ class Audits:
         self._swarm.note(by, f"expels {short(out.culprit)}: {out.words}")
         if by.lies:
             return
+        by.contacts.expel(out.culprit)
+        by.statuses.pop(out.culprit, None)
         self._swarm.network.close(by, out.culprit)
         convict = self._swarm.volunteers[out.culprit]
         expect(convict.lies, f"A1: {short(by.peer)} expels an honest member: {out.words}")

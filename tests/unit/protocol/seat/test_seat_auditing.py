@@ -29,7 +29,6 @@ from protocol.seat.auditing import Auditing
 from protocol.seat.charging import TELL_TIMES, Charging
 from protocol.seat.effects import SeatEffect
 from protocol.seat.showing import KEPT_STEPS, Showing
-from protocol.verdicts import Verdicts
 from protocol.view import Replica, SwarmView
 from protocol.wire.envelope import verify
 from protocol.wire.fields import Envelope
@@ -156,9 +155,7 @@ def test_a_newcomer_is_told_who_was_expelled_before_our_process_was_started(
 ) -> None:
     """Of those who have expelled THIRD none may be left that did not restart."""
     terms, charges = parts.terms, (charge_of_third(1), charge_of_third(4))
-    verdicts = Verdicts()
-    verdicts.add(verdict_of(VotedOut(STAGE, THIRD, charges)))
-    terms.share(verdicts, 0.0)
+    terms.verdicts.add(verdict_of(VotedOut(STAGE, THIRD, charges)))
     said = parts.update_view(1.0, seen(SIBLING))
     assert said == [Send(SIBLING, Charged(STAGE, one)) for one in charges]
     assert parts.charging.verdicts(1.0) == [], "once"
@@ -560,7 +557,7 @@ def test_charges_are_told_to_the_stages_beside_ours_once_a_stage(parts: Parts) -
     assert sorted(told) == sorted([(SIBLING, 0), (SIBLING, 1), (THIRD, 2)])
 
 
-def test_a_verdict_ends_our_telling_and_is_told_with_all_its_charges(parts: Parts) -> None:
+def test_a_verdict_is_told_with_all_its_charges(parts: Parts) -> None:
     beside, ours = peer(4), [Replica(ME, STEP, True), Replica(SIBLING, STEP, True)]
     there = SwarmView.of([[], ours, [Replica(beside, STEP, True)]])
     parts.update_view(0.0, there)
@@ -569,5 +566,8 @@ def test_a_verdict_ends_our_telling_and_is_told_with_all_its_charges(parts: Part
     [verdict, *told] = effects
     assert verdict.culprit == THIRD
     assert told == [Send(beside, Charged(STAGE + 1, charge_of_third(2)))], "all have had ours"
-    assert parts.tick(HEARD_S) == [], "it is out"
     assert parts.terms.open_charges() == {}
+    again = parts.tick(HEARD_S)
+    theirs = Send(beside, Charged(STAGE + 1, charge_of_third(2)))
+    assert len(again) == 3, "ours to both, theirs to whom it is not"
+    assert theirs in again
