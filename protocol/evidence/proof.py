@@ -15,9 +15,6 @@ from protocol.audit.commitment import Piece
 from protocol.errors import RemoteProtocolError
 from protocol.evidence.statement import STATEMENTS
 from protocol.ids import PeerId, SwarmId, short
-from protocol.membership.advert import ADVERT
-from protocol.membership.record import parse_record
-from protocol.recovery.stored import STORED
 from protocol.verdicts import Certificate, Verdict
 from protocol.wire.envelope import verify
 from protocol.wire.fields import Envelope
@@ -41,11 +38,8 @@ def _place_of_segment(body: bytes) -> Place:
     return *_number(said), said.segment
 
 
-RECORDS: Final = frozenset((ADVERT, STORED))
-"""The kinds of records whose numbers an honest author never uses twice."""
 PLACES: Final[Mapping[str, Callable[[bytes], Place]]] = MappingProxyType(
     {
-        **dict.fromkeys(RECORDS, lambda body: (parse_record(body).seq,)),
         **dict.fromkeys(STATEMENTS, lambda body: _number(parse_statement(body))),
         commitment.KIND: lambda body: _number(commitment.SIGNED.parse(body)),
         commitment.SEGMENT: _place_of_segment,

@@ -157,10 +157,11 @@ class Gossip:
         lacking = [
             held.envelope
             for held in self._store.part(part, parts)
-            if held.signer != sender and _is_news(held, theirs.get(held.slot))
+            if held.signer != sender
+            and (held.slot not in theirs or held.order > _order(theirs[held.slot]))
         ]
         answer: list[Records | RecordDigest] = [*split_records(lacking)]
-        behind = any(self._store.seq(slot) < entry.seq for slot, entry in theirs.items())
+        behind = any(self._store.order(slot) < _order(entry) for slot, entry in theirs.items())
         if message.want_reply and behind:
             answer.append(self._digest(part, parts, want_reply=False))
         budget = link.answers
@@ -222,8 +223,5 @@ def _entry(held: Held) -> DigestEntry:
     return DigestEntry(kind=kind, key=key, seq=held.record.seq, mark=held.mark)
 
 
-def _is_news(held: Held, theirs: DigestEntry | None) -> bool:
-    """Whether a record is newer than what a digest names, or has another body."""
-    if theirs is None or held.record.seq > theirs.seq:
-        return True
-    return held.record.seq == theirs.seq and held.mark != theirs.mark
+def _order(entry: DigestEntry) -> tuple[int, bytes]:
+    return entry.seq, entry.mark

@@ -23,7 +23,6 @@ from protocol.audit.record import Grade
 from protocol.audit.terms import AuditTerms
 from protocol.effects import Explain, Send
 from protocol.ids import PeerId, sample, short
-from protocol.membership.view import Contradicted
 from protocol.pace import ANSWER_S
 from protocol.pipeline.effects import AuditTask, Compute, Keep, KeepVersionTask, Outcome, PayloadKey
 from protocol.pipeline.ledger import from_bitmap
@@ -32,7 +31,7 @@ from protocol.rounds.commitments import Commitments
 from protocol.rounds.effects import RoundEffect
 from protocol.rounds.plans import active, owner
 from protocol.seat.charging import Charging
-from protocol.seat.effects import SeatEffect
+from protocol.seat.effects import Contradicted, SeatEffect
 from protocol.seat.showing import Showing
 from protocol.view import SwarmView
 from protocol.wire.messages import (

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from protocol.membership.view import Contradicted
 from protocol.pipeline.effects import Committed, PipelineEffect
 from protocol.rounds.effects import RoundEffect
 from protocol.verdicts import Verdict
+from protocol.wire.fields import Envelope
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,14 @@ class HeldOutLoss:
     version: int
     loss: float
     """Mean of the tokens that are learned, nats."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contradicted:
+    """An author has signed two bodies that cannot both be true."""
+
+    held: Envelope
+    other: Envelope
 
 
 SeatNews = Committed | HeldOutLoss | Verdict | Contradicted

@@ -27,7 +27,6 @@ from model_zoo.specs.tokens import token_dtype, token_values
 from protocol.audit.commitment import contents, largest_list, root_of
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.ids import PeerId
-from protocol.membership.view import Contradicted
 from protocol.pipeline.effects import (
     BackwardTask,
     Committed,
@@ -50,7 +49,13 @@ from protocol.pipeline.effects import (
 )
 from protocol.rounds.effects import CommitTo
 from protocol.rounds.shards import largest_segment
-from protocol.seat.effects import HeldOutLoss, SeatEffect, Snapshot, StatusChanged
+from protocol.seat.effects import (
+    Contradicted,
+    HeldOutLoss,
+    SeatEffect,
+    Snapshot,
+    StatusChanged,
+)
 from protocol.seat.seat import Seat
 from protocol.verdicts import Verdict
 from protocol.view import SwarmView

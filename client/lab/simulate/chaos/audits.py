@@ -23,10 +23,10 @@ from protocol.audit.terms import AuditTerms
 from protocol.evidence.proof import contradiction
 from protocol.evidence.statement import body_of, statement_of
 from protocol.ids import PeerId, SwarmId, short
-from protocol.membership.view import Contradicted
 from protocol.pipeline.effects import PayloadKey
 from protocol.rounds.effects import CommitTo
 from protocol.rounds.plans import REFUSED
+from protocol.seat.effects import Contradicted
 from protocol.verdicts import Verdict
 from protocol.wire.messages import Ready
 

@@ -29,7 +29,6 @@ from protocol.decree.decree import READY, agreed
 from protocol.decree.elector import Elector, Sight
 from protocol.evidence.statement import Decisive, statement_of
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.membership.view import Contradicted
 from protocol.pipeline.effects import (
     BackwardTask,
     Committed,
@@ -43,7 +42,7 @@ from protocol.pipeline.effects import Fault as SeatFault
 from protocol.pipeline.place import Place
 from protocol.rounds.effects import CommitTo
 from protocol.rounds.quorum import Quorum
-from protocol.seat.effects import SeatEffect
+from protocol.seat.effects import Contradicted, SeatEffect
 from protocol.seat.seat import Seat
 from protocol.verdicts import Verdict
 from protocol.wire.envelope import Signer

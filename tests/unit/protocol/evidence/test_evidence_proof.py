@@ -14,24 +14,23 @@ from protocol.audit.commitment import (
     envelope_of,
     envelope_of_piece,
 )
+from protocol.decree.decree import READY
 from protocol.errors import RemoteProtocolError
 from protocol.evidence.heard import MAX_COMMITMENTS, Heard, stage_of
 from protocol.evidence.proof import check, contradiction
-from protocol.evidence.statement import body_of
+from protocol.evidence.statement import PLAN, STATEMENTS, body_of
 from protocol.ids import SwarmId
-from protocol.membership.advert import ADVERT, ADVERTS
 from protocol.membership.losses import PROGRESS
-from protocol.recovery.stored import STORED
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import Commitment, Segment, Statements, encode_message
 from protocol.wire.parts import Proof
 from tests.support.protocol_examples import (
     OTHER_SWARM,
     SWARM,
-    advert,
     peer,
     record,
     signer,
+    statement_by,
 )
 
 
@@ -42,9 +41,13 @@ def refused(proof: Proof) -> str:
     return caught.value.reason
 
 
-@pytest.mark.parametrize("kind", [ADVERT, STORED])
+def stated(sort: bytes, number: int = 1, kind: str = PLAN) -> Envelope:
+    return statement_by(signer(number), SWARM, sort, kind)
+
+
+@pytest.mark.parametrize("kind", sorted(STATEMENTS))
 def test_two_bodies_with_one_number_convict_their_author(kind: str) -> None:
-    one, two = record(1, kind, b"one", seq=7), record(1, kind, b"two", seq=7)
+    one, two = stated(b"a", kind=kind), stated(b"b", kind=kind)
     proof = contradiction(two, one)
     assert proof == contradiction(one, two)  # one proof, whoever saw which first
     assert check(proof, SWARM).culprit == peer(1)
@@ -53,16 +56,11 @@ def test_two_bodies_with_one_number_convict_their_author(kind: str) -> None:
 
 @pytest.mark.parametrize(
     "other",
-    [
-        record(1, body=b"one", seq=7),
-        record(1, body=b"two", seq=8),
-        record(2, body=b"two", seq=7),
-        record(1, STORED, b"two", seq=7),
-    ],
-    ids=["the same", "a later number", "another author", "another kind"],
+    [stated(b"a"), stated(b"b", number=2), stated(b"b", kind=READY)],
+    ids=["the same", "another author", "another kind"],
 )
 def test_what_may_both_be_true_is_no_contradiction(other: Envelope) -> None:
-    assert contradiction(record(1, body=b"one", seq=7), other) is None
+    assert contradiction(stated(b"a"), other) is None
 
 
 def test_a_kind_whose_numbers_may_be_used_twice_convicts_nobody() -> None:
@@ -72,10 +70,10 @@ def test_a_kind_whose_numbers_may_be_used_twice_convicts_nobody() -> None:
 
 
 def test_one_statement_encoded_twice_is_no_contradiction() -> None:
-    """The same record with a longer integer: an encoding that no honest peer writes."""
-    honest = record(1, body=ADVERTS.encode(advert()), seq=7)
+    """The same with a longer integer: an encoding that no honest peer writes."""
+    honest = stated(b"a")
     longer = honest.body.replace(b"\x07", b"\xcc\x07", 1)
-    other = signer(1).sign(ADVERT, longer, SWARM)
+    other = signer(1).sign(PLAN, longer, SWARM)
     with pytest.raises(RemoteProtocolError, match="not canonical"):
         contradiction(honest, other)
 

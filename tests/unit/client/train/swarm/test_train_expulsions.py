@@ -1,4 +1,4 @@
-"""A signer of two adverts with one number is expelled everywhere, for good, and on disk."""
+"""Who signs two plans of one attempt is expelled everywhere, for good, and on disk."""
 
 from pathlib import Path
 from typing import Any
@@ -14,41 +14,34 @@ from client.store.records import KeptEvidence
 from client.train.swarm.expulsions import Expulsions
 from protocol.audit.charges import CHARGE, Charge, verdict_of
 from protocol.audit.charges import KIND as CHARGED
-from protocol.effects import Explain, Publish
+from protocol.effects import Explain
 from protocol.errors import RemoteProtocolError
 from protocol.evidence.proof import contradiction
 from protocol.evidence.statement import body_of
-from protocol.ids import PASS_FANOUT, PASS_TO_ALL_UP_TO, PeerId
-from protocol.membership.advert import ADVERT as KIND
-from protocol.membership.advert import ADVERTS
-from protocol.membership.record import Record, seal
+from protocol.ids import PASS_FANOUT, PASS_TO_ALL_UP_TO, PeerId, SwarmId
 from protocol.verdicts import Verdicts
 from protocol.view import Replica, SwarmView
-from protocol.wire.messages import Plan, Records, Statements
+from protocol.wire.messages import Plan, Statements
 from protocol.wire.parts import PlanMember, Proof, VotedOut
-from tests.support.protocol_examples import OTHER_SWARM, SWARM, peer, proof_of, signer
+from tests.support.protocol_examples import (
+    OTHER_SWARM,
+    SWARM,
+    peer,
+    proof_of,
+    signer,
+    statement_by,
+)
 from tests.support.recording_ports import RecordingPorts
-from tests.support.train_swarm import ADVERT, TestSwarm, Volunteer, open_swarm
+from tests.support.train_swarm import TestSwarm, Volunteer
 
 
-def two_faced(swarm: TestSwarm, liar: Volunteer, where: str | None = None) -> Proof:
-    """Two adverts of a volunteer with one number."""
-    signer = liar.engine.signer
-    number = liar.engine.membership.records.seq((KIND, signer.peer)) + 1
-    wall = int(liar.engine.wall())
-    one, two = (
-        seal(
-            signer,
-            KIND,
-            Record(number, wall + 600, ADVERTS.encode(body)),
-            where or swarm.file.swarm,  # type: ignore[arg-type]
-        )
-        for body in (ADVERT, msgspec.structs.replace(ADVERT, memory_bytes=1))
-    )
-    return contradiction(one, two)  # type: ignore[return-value]
+def two_faced(swarm: TestSwarm, liar: Volunteer, where: SwarmId | None = None) -> Proof:
+    """Two plans of a volunteer for one attempt."""
+    author, of = liar.engine.signer, where or swarm.file.swarm
+    return contradiction(*(statement_by(author, of, sort) for sort in (b"a", b"b")))  # type: ignore[return-value]
 
 
-async def test_the_author_of_two_adverts_is_out_everywhere(swarm: TestSwarm) -> None:
+async def test_the_author_of_two_plans_is_out_everywhere(swarm: TestSwarm) -> None:
     honest = [await swarm.add() for _ in range(3)]
     liar = await swarm.add()
     me, home = liar.peer, home_folders(honest[0].disk.parent)
@@ -57,8 +50,7 @@ async def test_the_author_of_two_adverts_is_out_everywhere(swarm: TestSwarm) -> 
         lambda: all(h.engine.membership.roster.member(me) is not None for h in honest)
     )
     proof = two_faced(swarm, liar)
-    liar.engine.send(honest[0].peer, Records([proof.first]))
-    liar.engine.send(honest[1].peer, Records([proof.second]))
+    honest[0].engine.expulsions.contradicted(proof.first, proof.second)
     await swarm.until(lambda: all(me in h.engine.membership.verdicts for h in honest))
     await swarm.until(lambda: not swarm.hub.linked(me))
     assert all(h.engine.membership.roster.member(me) is None for h in honest)
@@ -70,7 +62,7 @@ async def test_the_author_of_two_adverts_is_out_everywhere(swarm: TestSwarm) -> 
     assert Persisted(file, KeptEvidence).read() == KeptEvidence((proof,))
     now = late.shown()
     assert [out.peer for out in now.expelled] == [me]
-    assert "two different adverts" in now.expelled[0].reason
+    assert "two different plans" in now.expelled[0].reason
     assert late.engine.internal_errors == 0
 
 
@@ -84,18 +76,6 @@ async def test_who_relays_evidence_of_another_run_is_banned(swarm: TestSwarm) ->
     await swarm.until(lambda: len(swarm.hub.linked(one.peer)) == 1)
     assert swarm.hub.linked(one.peer) == (framed.peer,)
     assert len(one.engine.membership.verdicts) == 0
-
-
-async def test_our_own_adverts_rise_although_the_clock_is_set_back(tmp_path: Path) -> None:
-    """The home is the same, the process another one."""
-    numbers = []
-    async with open_swarm(tmp_path) as swarm:
-        for ahead_s in (3_600, 0):
-            one = await swarm.add(home=tmp_path)
-            membership, wall = one.engine.membership, one.engine.wall() + ahead_s
-            membership.publish(Publish(KIND, ADVERT), one.engine.signer, one.engine.now(), wall)
-            numbers.append(membership.records.seq((KIND, one.peer)))
-    assert numbers == sorted(set(numbers))
 
 
 ME, LEADER, LIAR = peer(0), peer(1), peer(9)
