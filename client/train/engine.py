@@ -58,7 +58,7 @@ from protocol.membership.swarm_clock import SwarmClock, off_words
 from protocol.membership.view import MembershipEffect, RecordChanged, ViewChanged
 from protocol.pipeline.effects import Committed
 from protocol.recovery.stored import STORED
-from protocol.seat.effects import Contradicted, HeldOutLoss, SeatNews
+from protocol.seat.effects import HeldOutLoss, SeatNews
 from protocol.verdicts import Verdict
 from protocol.view import SwarmView
 from protocol.waypoints.part import WAYPOINT
@@ -669,9 +669,6 @@ class Engine:
                 self._loss_reports.found(news)
             case Verdict():
                 self.expulsions.voted_out(news)
-            case Contradicted(held, other):
-                with suppress(RemoteProtocolError):  # a false signature: it is refused all the same
-                    self.expulsions.contradicted(held, other)
 
     def drain(self) -> None:
         """Leave the matching; every stage of ours is drained."""

@@ -25,7 +25,7 @@ class AuditTerms:
     Fields:
         budget: share of all contributions that the run wants to be audited; 0: there are no audits.
         secret: 32 bytes that only we know.
-        sign: signs what we charge members with, and each segment that we contribute.
+        sign: signs what we charge members with.
         coarse: whether the averaging codec loses anything.
         charges: who charges whom.
         records: what our audits came to, by stage and member.

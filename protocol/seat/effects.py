@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from protocol.pipeline.effects import Committed, PipelineEffect
 from protocol.rounds.effects import RoundEffect
 from protocol.verdicts import Verdict
-from protocol.wire.fields import Envelope
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +28,8 @@ class HeldOutLoss:
     """Mean of the tokens that are learned, nats."""
 
 
-@dataclass(frozen=True, slots=True)
-class Contradicted:
-    """An author has signed two bodies that cannot both be true."""
-
-    held: Envelope
-    other: Envelope
-
-
-SeatNews = Committed | HeldOutLoss | Verdict | Contradicted
+SeatNews = Committed | HeldOutLoss | Verdict
 """What concerns more than the stage: a step that it has closed, a loss on held-out text, and who is
-expelled or contradicts itself."""
+expelled."""
 
 SeatEffect = PipelineEffect | RoundEffect | SeatNews | Snapshot | StatusChanged

@@ -15,18 +15,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocol.audit.audit import ASK_AGAIN_S, PATIENCE_S
-from protocol.audit.commitment import (
-    CONTENTS,
-    KIND,
-    SIGNED,
-    Contents,
-    root_of,
-    tensors_of,
-)
+from protocol.audit.commitment import CONTENTS, Contents, root_of, tensors_of
 from protocol.audit.draw import uniform
 from protocol.audit.terms import AuditTerms
 from protocol.effects import Explain, Send
 from protocol.errors import RemoteProtocolError
+from protocol.evidence.statement import envelope_of
 from protocol.ids import PeerId, rank
 from protocol.pipeline.effects import PayloadName
 from protocol.pipeline.place import Place
@@ -105,13 +99,13 @@ class Givers:
         of, said = self._open, message.said
         if of is None or said is None or (of.giver[1], of.step) != (sender, message.step):
             return []
-        commitment = self._commitment(of, said)
-        if commitment is None:
+        signed = self._signed(of, said)
+        if signed is None:
             return []
-        listed = _listed(encoded) if root_of(encoded) == commitment.root else None
+        listed = _listed(encoded) if root_of(encoded) == said.root else None
         found = self._judge(of, {} if listed is None else self._rows(of.giver[0], listed), now)
         siblings = sorted(self._siblings(of.giver), key=lambda p: rank(sender, message.step, p))
-        return [*found, *(Send(peer, Statements("decision", (said,))) for peer in siblings[:1])]
+        return [*found, *(Send(peer, Statements("decision", (signed,))) for peer in siblings[:1])]
 
     def tick(self, now: float) -> list[Send | Explain]:
         """Ask again, and lose patience in the end."""
@@ -132,16 +126,17 @@ class Givers:
         others = (r.peer for r in self._standing.view.serving(giver[0]))
         return [peer for peer in others if peer not in (giver[1], self._place.me)]
 
-    def _commitment(self, of: _Comparison, said: Envelope) -> Commitment | None:
-        """Return what a giver has committed to in the step; None: it has not signed this."""
+    def _signed(self, of: _Comparison, said: Commitment) -> Envelope | None:
+        """Return what a giver has signed of its commitment in the step; None: it has not."""
         stage, peer = of.giver
+        signed = envelope_of(peer, said)
+        if signed is None or (said.stage, said.step, said.era) != (stage, of.step, self._place.era):
+            return None
         try:
-            verify(said, self._terms.charges.swarm)
-            found = SIGNED.parse(said.body)
+            verify(signed, self._terms.charges.swarm)
         except RemoteProtocolError:
             return None
-        whose = said.signer, said.kind, found.stage, found.step, found.era
-        return found if whose == (peer, KIND, stage, of.step, self._place.era) else None
+        return signed
 
     def _rows(self, stage: int, listed: Contents) -> dict[int, bytes]:
         """Return what a list says was given to us, as ``Given`` has it."""

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from protocol.amendments.book import Amendments
 from protocol.answer import YES, Answer, no
+from protocol.audit.charges import Charge
 from protocol.audit.terms import AuditTerms
 from protocol.decree.decree import READY, bound_by, promises_of, voters
 from protocol.decree.elector import INSISTS, MAX_COMMITS, Elector
@@ -49,7 +50,7 @@ from protocol.pipeline.ledger import count_of, to_bitmap
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
 from protocol.rounds.commitments import Commitments
-from protocol.rounds.effects import CommitTo, Unsigned
+from protocol.rounds.effects import CommitTo
 from protocol.rounds.leader import RoundLeader
 from protocol.rounds.member import Progress, RoundMember
 from protocol.rounds.obstruction import Obstruction, Wait
@@ -174,7 +175,7 @@ class Seat:
     def _compose_audits(self, terms: AuditTerms) -> None:
         """Make what audits others, and what others audit us by."""
         commitments = self.commitments
-        self.showing = Showing(self.place, commitments, terms.sign)
+        self.showing = Showing(self.place, commitments)
         self.charging = Charging(self.place, terms, self._judges_of)
         self.auditing = Auditing(self.place, terms, commitments, self.showing, self.charging)
         self.givers = Givers(self.place, self.standing, terms)
@@ -522,7 +523,7 @@ class Seat:
         """Take a member's contribution to a segment that we own."""
         effects = self._arrived(self.member.segment(sender, message))
         if self.commitments.active and any(isinstance(effect, Keep) for effect in effects):
-            effects += self.auditing.on_segment(sender, message, digest)
+            self.commitments.came(sender, message, digest)
         return effects
 
     def _arrived(self, effects: Sequence[SeatEffect]) -> list[SeatEffect]:
@@ -535,7 +536,8 @@ class Seat:
         """Take what a member commits to; the round may wait for it."""
         if not self.commitments.active:
             return []
-        return [*self.auditing.on_commitment(sender, message), *self.member.exchange()]
+        self.commitments.take(sender, message)
+        return [*self.member.exchange()]
 
     def on_shown(
         self, sender: PeerId, message: AuditReply, digest: bytes, now: float
@@ -790,8 +792,8 @@ class Seat:
             match effect:
                 case Send(peer, message) if (peer, message.addressed_stage) == us:
                     pending += self._take(peer, message, now)
-                case Unsigned(plan, member):
-                    pending += self.auditing.unsigned(plan, member, now)
+                case Charge():
+                    pending += self.charging.charge(effect, now)
                 case Verdict():
                     outward.append(effect)
                     pending += self._expel(effect)

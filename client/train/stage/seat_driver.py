@@ -50,7 +50,6 @@ from protocol.pipeline.effects import (
 from protocol.rounds.effects import CommitTo
 from protocol.rounds.shards import largest_segment
 from protocol.seat.effects import (
-    Contradicted,
     HeldOutLoss,
     SeatEffect,
     Snapshot,
@@ -269,8 +268,6 @@ class SeatDriver:
             case SendPayload(peer, message):
                 with suppress(PayloadGone):  # its step is over: the peer hears it by our heartbeat
                     payload = self._payload(effect)
-                    if isinstance(message, Segment):
-                        message = self.seat.showing.signed(message)
                     self._ports.send(peer, message, payload)
             case DropStep(step):
                 self._payloads.drop_step(step)
@@ -293,7 +290,7 @@ class SeatDriver:
                 self._committed(effect)
             case Snapshot():
                 self.saver.snapshot(effect.version)
-            case HeldOutLoss() | Verdict() | Contradicted():
+            case HeldOutLoss() | Verdict():
                 self._ports.seat_tells(effect)
             case _ if isinstance(effect, Effect):
                 self._ports.perform(effect)

@@ -14,7 +14,7 @@ from client.train.ports import Ports
 from protocol.effects import Effect, Explain
 from protocol.errors import RemoteProtocolError
 from protocol.evidence.heard import Heard, stage_of
-from protocol.evidence.proof import check, contradiction
+from protocol.evidence.proof import check
 from protocol.evidence.proofs import Proofs
 from protocol.evidence.statement import Decisive
 from protocol.ids import PeerId, sample
@@ -99,14 +99,6 @@ class Expulsions:
     def _proven(self, proof: Proof | None) -> None:
         if proof is not None:
             self._perform(self._proofs.found(proof, member=self._is_member(proof)))
-
-    def contradicted(self, held: Envelope, other: Envelope) -> None:
-        """Two signed bodies of one author that may contradict each other have arrived.
-
-        Raises:
-            RemoteProtocolError: one is not signed by its author.
-        """
-        self._proven(contradiction(held, other))
 
     def receive(self, sender: PeerId, proof: Proof) -> None:
         """Handle a proof from a peer.

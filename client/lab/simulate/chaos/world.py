@@ -42,7 +42,7 @@ from protocol.pipeline.effects import Fault as SeatFault
 from protocol.pipeline.place import Place
 from protocol.rounds.effects import CommitTo
 from protocol.rounds.quorum import Quorum
-from protocol.seat.effects import Contradicted, SeatEffect
+from protocol.seat.effects import SeatEffect
 from protocol.seat.seat import Seat
 from protocol.verdicts import Verdict
 from protocol.wire.envelope import Signer
@@ -282,7 +282,7 @@ class ChaosWorld(ChaosSwarm):
         return MultisetWorker(place, hashes_later=later, line=line)
 
     def _perform_one(self, peer: Volunteer, effect: SeatEffect, parts: Parts) -> None:
-        if isinstance(effect, CommitTo | Verdict | Contradicted):
+        if isinstance(effect, CommitTo | Verdict):
             self.audits.perform(peer, effect)
         else:
             super()._perform_one(peer, effect, parts)
@@ -379,8 +379,8 @@ class ChaosWorld(ChaosSwarm):
             return
         if isinstance(message, Statements):
             return  # nobody signs two commitments here: ``Checks.stated``
-        if isinstance(message, Segment) and peer.seat is not None:
-            message = peer.seat.showing.signed(message)
+        if isinstance(message, Segment):
+            self.audits.contributes(peer, message, parts)
         if isinstance(message, Propose) and message.decree and self.lies_now(peer, "decrees"):
             decree = self._decree_told(peer, message, message.decree)
             if decree is None:

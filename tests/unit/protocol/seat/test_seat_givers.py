@@ -3,12 +3,14 @@
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from protocol.audit.audit import ASK_AGAIN_S, PATIENCE_S
 from protocol.audit.charges import Charges
-from protocol.audit.commitment import KIND, SIGNED, contents, root_of
+from protocol.audit.commitment import contents, root_of
 from protocol.audit.terms import AuditTerms
 from protocol.effects import Explain, Send
+from protocol.evidence.statement import COMMITMENT, body_of
 from protocol.ids import PeerId
 from protocol.pace import LOOK_S
 from protocol.pipeline.place import Place
@@ -81,8 +83,9 @@ class Line:
         stage, of = self.giver
         said = Commitment(stage, self.step, 3, root or root_of(encoded))
         number = author or (2 if of == GIVER else 4)
-        envelope = signer(number).sign(KIND, SIGNED.encode(said), SWARM)
-        message = AuditReply(STAGE, self.step, 3, "list", 0, said=envelope)
+        signed = signer(number).sign(COMMITMENT, body_of(said), SWARM)
+        said = replace(said, signature=signed.signature)
+        message = AuditReply(STAGE, self.step, 3, "list", 0, said=said)
         return self.givers.on_list(of, message, encoded, self.now)
 
     def compare(self, encoded: bytes, ids: tuple[int, ...] = IDS) -> list[tuple[int, PeerId]]:

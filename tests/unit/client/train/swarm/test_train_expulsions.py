@@ -50,7 +50,7 @@ async def test_the_author_of_two_plans_is_out_everywhere(swarm: TestSwarm) -> No
         lambda: all(h.engine.membership.roster.member(me) is not None for h in honest)
     )
     proof = two_faced(swarm, liar)
-    honest[0].engine.expulsions.contradicted(proof.first, proof.second)
+    honest[0].engine.expulsions.receive(honest[1].peer, proof)
     await swarm.until(lambda: all(me in h.engine.membership.verdicts for h in honest))
     await swarm.until(lambda: not swarm.hub.linked(me))
     assert all(h.engine.membership.roster.member(me) is None for h in honest)
@@ -99,6 +99,10 @@ class Expelling(RecordingPorts):
         self.links = [LEADER]
         self.of = Expulsions(self, network, self.membership, file)
 
+    def find(self, proof: Proof) -> None:
+        """It sees a contradiction itself."""
+        self.of._proven(proof)
+
     def _member(self, of: PeerId) -> Any:
         return Mock(linked=self.members[of]) if of in self.members else None
 
@@ -122,7 +126,7 @@ def plan(attempt: int = 1, by: int = 1, members: int = 2) -> Plan:
 
 def test_two_bodies_of_one_author_cut_it_off_and_are_told_to_all() -> None:
     volunteer, proof = Expelling(), proof_of(9)
-    volunteer.of.contradicted(proof.first, proof.second)
+    volunteer.find(proof)
     [(culprit, words)] = volunteer.cut_off
     assert culprit == LIAR
     assert words.endswith(": it is expelled for the rest of the run")
@@ -131,8 +135,7 @@ def test_two_bodies_of_one_author_cut_it_off_and_are_told_to_all() -> None:
     assert volunteer.sent == [(LEADER, Statements("proof", proof.envelopes))]
     assert LIAR in volunteer.of.verdicts
     volunteer.forget()
-    volunteer.of.contradicted(proof.first, proof.second)  # that is known
-    volunteer.of.contradicted(proof.first, proof.first)  # that proves nothing
+    volunteer.find(proof)  # that is known
     assert volunteer.sent == volunteer.done == []
     volunteer.of.link_up(peer(2))
     assert volunteer.sent == [(peer(2), Statements("proof", proof.envelopes))]
@@ -148,7 +151,7 @@ def test_who_has_not_worked_makes_room_for_the_proofs_against_members() -> None:
     volunteer.membership.is_new = lambda of: of != LIAR
     for number in (9, 8, 7, 6):
         proof = proof_of(number)
-        volunteer.of.contradicted(proof.first, proof.second)
+        volunteer.find(proof)
     strangers = {one.culprit for one in volunteer.verdicts if not one.member}
     assert strangers == {peer(8), peer(7), peer(6)}
 
@@ -187,11 +190,11 @@ def test_a_member_is_written_down_at_once_and_strangers_with_the_next_save(tmp_p
     proofs = [proof_of(number) for number in (8, 9, 7)]
     volunteer.members = {peer(8): False, peer(9): False, peer(7): True}
     for proof in proofs[:2]:
-        volunteer.of.contradicted(proof.first, proof.second)
+        volunteer.find(proof)
     assert not file.exists()
     volunteer.of.save()
     assert saved(file) == KeptEvidence(tuple(proofs[:2]))
-    volunteer.of.contradicted(proofs[2].first, proofs[2].second)
+    volunteer.find(proofs[2])
     assert saved(file) == KeptEvidence(tuple(proofs))
     file.unlink()
     volunteer.of.save()
