@@ -104,8 +104,6 @@ class RecordStore:
         self._shares = {kind: Counter[PeerId]() for kind in kinds}
         """By kind: how many each introducer has introduced."""
         self._next_expiry: int | None = None
-        self.size_bytes = 0
-        """Bytes of the stored bodies."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -186,14 +184,12 @@ class RecordStore:
         if before is not None:
             # an update leaves the record in its first introducer's share
             held = replace(held, introducer=before.introducer)
-            self.size_bytes -= len(before.envelope.body)
         else:
             full, displaced = self._make_room(held, kind)
             if full:
                 return Offer(None, "store-full")
             self._shares[held.envelope.kind][held.introducer] += 1
         self._held[held.slot] = held
-        self.size_bytes += len(held.envelope.body)
         expires = held.record.expires
         self._next_expiry = (
             expires if self._next_expiry is None else min(self._next_expiry, expires)
@@ -224,7 +220,6 @@ class RecordStore:
 
     def _remove(self, held: Held) -> None:
         del self._held[held.slot]
-        self.size_bytes -= len(held.envelope.body)
         shares = self._shares[held.envelope.kind]
         shares[held.introducer] -= 1
         if not shares[held.introducer]:
