@@ -13,7 +13,6 @@ from typing import Final
 from msgspec.structs import replace
 
 from protocol.decree.decree import READY
-from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId
 from protocol.rounds.plans import REFUSED
 from protocol.wire.envelope import SIGNATURE_BYTES
@@ -45,17 +44,6 @@ def statement_of(message: Decisive) -> tuple[str, Statement] | None:
     if kind == READY and digest == REFUSED:
         return None
     return kind, Statement(message.stage, message.era, message.step, message.attempt, digest)
-
-
-def body_of(message: Decisive) -> bytes:
-    """Return what we sign of a message.
-
-    Raises:
-        LocalProtocolError: it is a refusal.
-    """
-    if (said := statement_of(message)) is None:
-        raise LocalProtocolError(f"this {type(message).__name__} states nothing")
-    return encode_statement(said[1])
 
 
 def envelope_of(author: PeerId, message: Decisive) -> Envelope | None:

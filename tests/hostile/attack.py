@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from client.errors import ExitCode, UserError
-from protocol.evidence.statement import Decisive, body_of, statement_of
+from protocol.evidence.statement import Decisive, statement_of
 from protocol.ids import PeerId
 from protocol.manifest import Manifest, encode_manifest, swarm_id
 from protocol.wire.envelope import Signer
 from protocol.wire.messages import Message
+from protocol.wire.statement import encode_statement
 from tests.hostile import attacks
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Distorter:
         """Return a message that decides a round with a signature that holds."""
         said = statement_of(message)
         assert said is not None
-        signature = self._signature(said[0], body_of(message))
+        signature = self._signature(said[0], encode_statement(said[1]))
         return msgspec.structs.replace(message, signature=signature)
 
     def _signature(self, kind: str, body: bytes) -> bytes:

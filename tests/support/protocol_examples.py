@@ -1,6 +1,7 @@
 """Examples that several tests of the protocol share: signers, a manifest, every message type."""
 
 from collections.abc import Iterable
+from typing import TypeVar
 
 import msgspec
 import msgspec.inspect as i
@@ -11,7 +12,7 @@ from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.specs.slices import stage_parameters
 from protocol.evidence.proof import contradiction
-from protocol.evidence.statement import PLAN
+from protocol.evidence.statement import PLAN, Decisive, statement_of
 from protocol.ids import PeerId, SwarmId
 from protocol.manifest import Manifest, StageCost
 from protocol.matching.bodies import Posting
@@ -28,6 +29,7 @@ from protocol.wire.statement import Statement, encode_statement
 SWARM = SwarmId("ab" * 32)
 OTHER_SWARM = SwarmId("cd" * 32)
 WALL = 1_800_000_000.0
+Stated = TypeVar("Stated", bound=Decisive)
 
 
 def signer(number: int) -> Signer:
@@ -132,6 +134,13 @@ def record(
     """What a peer says of itself, signed; an advert unless a body is given."""
     said = ADVERTS.encode(advert()) if body is None else body
     return seal(signer(number), kind, Record(seq, int(issued) + ttl_s, said), swarm)
+
+
+def stated_by(number: int, message: Stated, swarm: SwarmId = SWARM) -> Stated:
+    """A message that decides a round, with its author's signature."""
+    kind, statement = statement_of(message)  # type: ignore[misc]
+    signed = signer(number).sign(kind, encode_statement(statement), swarm)
+    return msgspec.structs.replace(message, signature=signed.signature)
 
 
 def statement_by(author: Signer, swarm: SwarmId, sort: bytes, kind: str = PLAN) -> Envelope:

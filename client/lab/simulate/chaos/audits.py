@@ -21,13 +21,14 @@ from protocol.audit.charges import Charges
 from protocol.audit.commitment import contents, root_of
 from protocol.audit.record import Grade
 from protocol.audit.terms import AuditTerms
-from protocol.evidence.statement import COMMITMENT, body_of, statement_of
+from protocol.evidence.statement import statement_of
 from protocol.ids import PeerId, SwarmId, short
 from protocol.pipeline.effects import PayloadKey
 from protocol.rounds.effects import CommitTo
 from protocol.rounds.plans import REFUSED
 from protocol.verdicts import Verdict
 from protocol.wire.messages import Ready, Segment
+from protocol.wire.statement import encode_statement
 
 SWARM: Final = SwarmId("cd" * 32)
 
@@ -103,9 +104,9 @@ class Audits:
         held[PayloadKey(of.step, "list", 0, of.attempt, peer.peer)] = encoded
         named = replace(of, root=root_of(encoded), segments=segments)
         said = statement_of(named)
-        if said is not None and not self._swarm.states(peer, *said):
+        if said is None or not self._swarm.states(peer, *said):
             return
-        signature = signer.sign(COMMITMENT, body_of(named), SWARM).signature
+        signature = signer.sign(said[0], encode_statement(said[1]), SWARM).signature
         signed = replace(named, signature=signature)
         self._swarm.perform(peer, seat.committed(commit, signed, self._swarm.now_of(peer)))
 

@@ -7,7 +7,7 @@ from protocol.decree.decree import READY
 from protocol.errors import RemoteProtocolError
 from protocol.evidence.heard import Heard, stage_of
 from protocol.evidence.proof import check, contradiction
-from protocol.evidence.statement import COMMITMENT, PLAN, STATEMENTS, body_of, envelope_of
+from protocol.evidence.statement import PLAN, STATEMENTS, envelope_of
 from protocol.ids import SwarmId
 from protocol.membership.losses import PROGRESS
 from protocol.wire.fields import Envelope
@@ -19,6 +19,7 @@ from tests.support.protocol_examples import (
     peer,
     record,
     signer,
+    stated_by,
     statement_by,
 )
 
@@ -74,9 +75,7 @@ SAID = Commitment(1, 7, 2, b"r" * 32, (b"a" * 32, b"", b"c" * 32), era=5)
 
 
 def told(number: int = 1, swarm: SwarmId = SWARM, **changes: object) -> Commitment:
-    message = replace(SAID, **changes)
-    signed = signer(number).sign(COMMITMENT, body_of(message), swarm)
-    return replace(message, signature=signed.signature)
+    return stated_by(number, replace(SAID, **changes), swarm)
 
 
 def commitment(number: int = 1, swarm: SwarmId = SWARM, **changes: object) -> Envelope:

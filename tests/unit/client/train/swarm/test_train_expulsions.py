@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
-import msgspec
 import pytest
 
 from client.net.errors import DialError
@@ -17,7 +16,7 @@ from protocol.audit.charges import KIND as CHARGED
 from protocol.effects import Explain
 from protocol.errors import RemoteProtocolError
 from protocol.evidence.proof import contradiction
-from protocol.evidence.statement import body_of
+from protocol.evidence.statement import envelope_of
 from protocol.ids import PASS_FANOUT, PASS_TO_ALL_UP_TO, PeerId, SwarmId
 from protocol.verdicts import Verdicts
 from protocol.view import Replica, SwarmView
@@ -29,6 +28,7 @@ from tests.support.protocol_examples import (
     peer,
     proof_of,
     signer,
+    stated_by,
     statement_by,
 )
 from tests.support.recording_ports import RecordingPorts
@@ -119,9 +119,7 @@ def voted_out(member: PeerId = LIAR, swarm: str = SWARM) -> VotedOut:
 def plan(attempt: int = 1, by: int = 1, members: int = 2) -> Plan:
     """A plan of a leader, with its signature."""
     parts = [PlanMember(peer(n), b"") for n in range(members)]
-    said = Plan(STAGE, 3, attempt, parts, list(range(members + 1)), [])
-    signed = signer(by).sign("plan", body_of(said), SWARM)
-    return msgspec.structs.replace(said, signature=signed.signature)
+    return stated_by(by, Plan(STAGE, 3, attempt, parts, list(range(members + 1)), []))
 
 
 def test_two_bodies_of_one_author_cut_it_off_and_are_told_to_all() -> None:
@@ -220,7 +218,7 @@ def test_what_a_leader_states_is_passed_on_to_siblings(count: int, told: int) ->
 def test_a_leader_that_tells_two_plans_is_found_out_by_a_sibling_that_passes_one_on() -> None:
     volunteer = Expelling(siblings=3)
     other = plan(members=3)
-    passed = signer(1).sign("plan", body_of(other), SWARM)
+    passed = envelope_of(LEADER, other)
     volunteer.of.stated(peer(5), plan(by=5))  # it does not lead
     assert volunteer.sent == []
     volunteer.of.stated(LEADER, plan())
@@ -234,8 +232,7 @@ def test_a_leader_that_tells_two_plans_is_found_out_by_a_sibling_that_passes_one
 
 def test_who_passes_on_what_nobody_signed_is_penalised() -> None:
     volunteer = Expelling(siblings=3)
-    forged = signer(2).sign("plan", body_of(plan(members=3)), SWARM)
-    forged = msgspec.structs.replace(forged, signer=LEADER)
+    forged = envelope_of(LEADER, plan(by=2, members=3))
     volunteer.of.stated(LEADER, plan())
     with pytest.raises(RemoteProtocolError):
         volunteer.of.passed_on(peer(2), forged)
