@@ -40,10 +40,6 @@ class Verdicts:
     def __init__(self) -> None:
         self._verdicts: dict[PeerId, Verdict] = {}
 
-    def of(self, peer: PeerId) -> Verdict | None:
-        """Return the verdict on a peer; None: it is not out."""
-        return self._verdicts.get(peer)
-
     def __contains__(self, peer: object) -> bool:
         return peer in self._verdicts
 

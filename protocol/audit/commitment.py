@@ -15,6 +15,7 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct
 
 from protocol import limits
+from protocol.errors import RemoteProtocolError
 from protocol.pipeline.effects import PayloadName
 from protocol.wire.canonical import Canonical
 from protocol.wire.fields import Hash32, MicrobatchId
@@ -48,6 +49,16 @@ CONTENTS: Final = Canonical(Contents, "audit-list")
 def root_of(encoded: bytes) -> bytes:
     """Return the digest of an encoded list."""
     return blake2b(encoded, digest_size=32).digest()
+
+
+def listed(encoded: bytes, root: bytes) -> Contents | None:
+    """Return the list that has this digest; None: it is another one, or none."""
+    if root_of(encoded) != root:
+        return None
+    try:
+        return CONTENTS.parse(encoded)
+    except RemoteProtocolError:
+        return None
 
 
 def tensors_of(*, first: bool, last: bool) -> tuple[PayloadName, ...]:
