@@ -80,14 +80,3 @@ class Heard:
         if len(said) > MAX_OF_AUTHOR:
             said.popitem(last=False)
         return True, None
-
-
-def stage_of(envelope: Envelope) -> int:
-    """Return the stage that a statement is about, not yet verified.
-
-    Raises:
-        RemoteProtocolError: it is no statement that is passed on, or malformed.
-    """
-    if envelope.kind not in PASSED_ON:
-        raise RemoteProtocolError("not-to-be-passed-on", envelope.kind, 20)
-    return place_of(envelope)[1]

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from protocol.decree.decree import READY
 from protocol.errors import RemoteProtocolError
-from protocol.evidence.heard import Heard, stage_of
+from protocol.evidence.heard import Heard
 from protocol.evidence.proof import check, contradiction
 from protocol.evidence.statement import PLAN, STATEMENTS, envelope_of
 from protocol.ids import SwarmId
@@ -139,7 +139,6 @@ def test_two_commitments_to_two_members_meet_when_one_passes_its_own_on() -> Non
     heard = Heard(SWARM)
     assert heard.take(peer(1), told()) == (None, None), "it is not passed on when it comes"
     shown = commitment(**OTHER)
-    assert stage_of(shown) == 1
     proof = heard.passed_on(peer(2), shown)
     assert check(proof, SWARM).culprit == peer(1)
     assert heard.passed_on(peer(2), commitment()) is None

@@ -5,7 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from protocol.errors import RemoteProtocolError
-from protocol.evidence.heard import MAX_AUTHORS, MAX_OF_AUTHOR, Heard, stage_of
+from protocol.evidence.heard import MAX_AUTHORS, MAX_OF_AUTHOR, Heard
 from protocol.evidence.proof import check
 from protocol.evidence.statement import Decisive, envelope_of, statement_of
 from protocol.evidence.word import MAX_MARKS, OwnWord
@@ -131,8 +131,6 @@ def test_a_forgery_is_refused_and_not_kept(first: bool) -> None:
 def test_only_plans_are_passed_on(kind: str) -> None:
     envelope = signer(1).sign(kind, encode_statement(Statement(1, 5, 7, 1, b"d" * 32)), SWARM)
     with pytest.raises(RemoteProtocolError, match="not-to-be-passed-on"):
-        stage_of(envelope)
-    with pytest.raises(RemoteProtocolError):
         Heard(SWARM).passed_on(BORIS, envelope)
     with pytest.raises(RemoteProtocolError):
         Heard(SWARM).passed_on(LEADER, shown(1, plan()))  # of itself
