@@ -106,8 +106,8 @@ def test_forged_foreign_and_reordered_proofs_convict_nobody() -> None:
     assert check(good, SWARM).culprit == peer(1)
     assert refused(Proof(good.second, good.first)) == "proof-of-nothing"
     assert refused(Proof(good.first, good.first)) == "proof-of-nothing"
-    unsigned = replace(commitment(**OTHER), signature=bytes(64))
-    assert refused(ordered(commitment(), unsigned)) == "bad-signature"
+    for one, other in ((good.first, good.second), (good.second, good.first)):
+        assert refused(ordered(one, replace(other, signature=bytes(64)))) == "bad-signature"
     anothers = replace(commitment(2, **OTHER), signer=peer(1))
     assert refused(ordered(commitment(), anothers)) == "bad-signature"
     foreign = commitment(swarm=OTHER_SWARM, **OTHER)

@@ -519,6 +519,17 @@ def test_charges_are_told_to_the_stages_beside_ours_once_a_stage(parts: Parts) -
     assert sorted(told) == sorted([(SIBLING, 0), (SIBLING, 1), (THIRD, 2)])
 
 
+def test_those_judge_who_were_members_of_the_plan_that_was_closed(parts: Parts) -> None:
+    """Two of three would do now; of the five who closed the step with THIRD they would not."""
+    parts.charging.closing(PLAN, [ME, SIBLING, THIRD, peer(4), peer(5)])
+    parts.charging.charge(OF_THIRD, 0.0)
+    for author in (2, 4):
+        assert THIRD not in parts.terms.verdicts
+        said = Charged(STAGE, charge_of_third(author))
+        parts.charging.on_charged(peer(author), said, 1.0)
+    assert THIRD in parts.terms.verdicts
+
+
 def test_a_verdict_is_told_with_all_its_charges(parts: Parts) -> None:
     beside, ours = peer(4), [Replica(ME, STEP, True), Replica(SIBLING, STEP, True)]
     there = SwarmView.of([[], ours, [Replica(beside, STEP, True)]])
