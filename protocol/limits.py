@@ -51,9 +51,9 @@ MAX_SEATS = 4
 MAX_RECORDS_PER_MESSAGE = 64
 MAX_DIGEST_ENTRIES = 512
 MAX_DIGEST_PARTS = 128
-MAX_ENVELOPE_BODY_BYTES = 18 * 1024
-"""The largest is a commitment, which has 34 bytes of each of 512 segments."""
-MAX_RECORD_BODY_BYTES = 16 * 1024 - 256
+MAX_ENVELOPE_BODY_BYTES = 16 * 1024
+"""The largest is a record."""
+MAX_RECORD_BODY_BYTES = MAX_ENVELOPE_BODY_BYTES - 256
 MAX_STEP = 2**40
 MAX_HELD_OUT = 64
 """Held-out microbatches of an evaluation."""

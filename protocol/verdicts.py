@@ -7,7 +7,7 @@ oldest are dropped, and before them their certificates; those of strangers, whom
 first.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -29,8 +29,6 @@ class Verdict:
     culprit: PeerId
     words: str
     certificate: Certificate | None
-    stage: int | None = None
-    """Whose majority has decided; None: a proof needs none."""
     member: bool = True
     """Whether the culprit has worked, as far as we know; of others the certificates are dropped
     first."""
@@ -42,10 +40,6 @@ class Verdicts:
     def __init__(self) -> None:
         self._verdicts: dict[PeerId, Verdict] = {}
 
-    def of(self, peer: PeerId) -> Verdict | None:
-        """Return the verdict on a peer; None: it is not out."""
-        return self._verdicts.get(peer)
-
     def __contains__(self, peer: object) -> bool:
         return peer in self._verdicts
 
@@ -54,11 +48,6 @@ class Verdicts:
 
     def __iter__(self) -> Iterator[Verdict]:
         return iter(self._verdicts.values())
-
-    @property
-    def voted(self) -> Collection[Verdict]:
-        """The verdicts of stages."""
-        return [verdict for verdict in self if verdict.stage is not None]
 
     @property
     def proofs(self) -> tuple[Proof, ...]:

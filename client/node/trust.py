@@ -12,6 +12,7 @@ from protocol.audit.record import Grade, Record
 from protocol.audit.terms import AuditTerms
 from protocol.ids import PeerId, short
 from protocol.vouching.register import Register
+from protocol.wire.parts import Proof
 
 Standing = Literal["proven", "probation", "unproven", "aside", "charged", "expelled"]
 MAX_SHOWN = 256
@@ -26,7 +27,7 @@ def expelled(engine: Engine) -> list[ExpelledView]:
             ExpelledView(
                 peer=one.culprit,
                 reason=one.words,
-                by="contradiction" if one.stage is None else "charges",
+                by="contradiction" if isinstance(one.certificate, Proof) else "charges",
             )
             for one in kept
         ),

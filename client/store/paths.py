@@ -66,8 +66,6 @@ class Kept(StrEnum):
     """The losses on held-out text, by version."""
     MARKS = f"{Entry.EVIDENCE}/{{}}.marks"
     """What we have signed last."""
-    NUMBERS = f"{Entry.EVIDENCE}/{{}}.number"
-    """A number above those of all that we have signed."""
     PROOFS = f"{Entry.EVIDENCE}/{{}}.msgpack"
     """The expelled members, with the evidence."""
     VOUCHES = f"{Entry.VOUCHES}/{{}}.bin"

@@ -1,6 +1,6 @@
 """One typed record in one file of this home.
 
-A file whose name ends in ``.json`` or ``.number`` holds JSON, any other one MessagePack. It is
+A file whose name ends in ``.json`` holds JSON, any other one MessagePack. It is
 replaced as a whole, so that it has the old record or the new one after a crash.
 """
 
@@ -40,7 +40,7 @@ class Persisted(Generic[Record]):
         self, path: Path | None, kind: type[Record], warn: Callable[[str], object] = str
     ) -> None:
         self.path, self._kind, self._warn = path, kind, warn
-        self._is_json = path is not None and path.suffix in (".json", ".number")
+        self._is_json = path is not None and path.suffix == ".json"
 
     def read(self) -> Record | None:
         """Return the record; None if there is no file.

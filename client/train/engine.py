@@ -3,8 +3,8 @@
 The engine owns membership and matching, and connects them with the seats. It makes no decisions of
 its own. Everything runs in one thread without waiting for the network or the worker: slow work
 (opening a stage, downloads, saving) runs in tasks of ``HeldStages``. It waits for the disk where
-little is written: what nobody may hear before it is stored (the numbers of records, vouches,
-invites), new amendments, expulsions and waypoints, and once a minute what was counted.
+little is written: what nobody may hear before it is stored (vouches, invites), new amendments,
+expulsions and waypoints, and once a minute what was counted.
 """
 
 import math
@@ -20,7 +20,6 @@ from client.clock import SET_CLOCK
 from client.net.libp2p_network import Libp2pNetwork
 from client.net.network import Inbound, NetEvent, PeerDown, PeerUp
 from client.store.checkpoints import CheckpointFolder
-from client.store.numbers import Numbers
 from client.store.paths import Folders, Kept
 from client.train.messaging.deadline_timer import DeadlineTimer
 from client.train.messaging.handshake import Handshake
@@ -56,7 +55,7 @@ from protocol.membership.measured import MEASURED
 from protocol.membership.membership import Membership
 from protocol.membership.roster import guests_for
 from protocol.membership.swarm_clock import SwarmClock, off_words
-from protocol.membership.view import Contradicted, MembershipEffect, RecordChanged, ViewChanged
+from protocol.membership.view import MembershipEffect, RecordChanged, ViewChanged
 from protocol.pipeline.effects import Committed
 from protocol.recovery.stored import STORED
 from protocol.seat.effects import HeldOutLoss, SeatNews
@@ -128,7 +127,6 @@ class Engine:
         self.matching: Matching | None = None
         self.shelf, self.downloads = Shelf(self), Downloads(self)
         self.expulsions = Expulsions(self, network, self.membership, place(Kept.PROOFS))
-        self.membership.number = Numbers(place(Kept.NUMBERS)).next
         sees = Sight(
             may_be=self._may_be,
             proves=self._is_proven,
@@ -232,8 +230,6 @@ class Engine:
                     self.event_sink.explain(effect)
                 case ViewChanged():
                     self._view_of(effect)
-                case Contradicted(held, other):
-                    self.expulsions.contradicted(held, other)
                 case RecordChanged():
                     self._record(effect)
 
@@ -673,9 +669,6 @@ class Engine:
                 self._loss_reports.found(news)
             case Verdict():
                 self.expulsions.voted_out(news)
-            case Contradicted(held, other):
-                with suppress(RemoteProtocolError):  # a false signature: it is refused all the same
-                    self.expulsions.contradicted(held, other)
 
     def drain(self) -> None:
         """Leave the matching; every stage of ours is drained."""

@@ -81,8 +81,6 @@ class Training:
     async def _train(self) -> None:
         """Hold stages until a pause begins; then drain them."""
         engine = self._engine
-        if self.held_stages.audits is not None:
-            self.held_stages.audits.share(engine.membership.verdicts, engine.now())
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.held_stages.run)
             nursery.start_soon(self.held_stages.buddies.run)

@@ -24,11 +24,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from protocol.audit.commitment import CONTENTS, root_of
+from protocol.audit.commitment import listed
 from protocol.audit.record import Grade, grade, judge
 from protocol.audit.terms import AuditTerms
 from protocol.effects import Send
-from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.pace import ANSWER_S, HEARD_S, LOST_S
 from protocol.pipeline.effects import (
@@ -128,12 +127,9 @@ class Audit:
         root = self._waits.pop(self._list, None)
         if root is None:
             return []
-        if root_of(encoded) != root:
-            return _refused("it shows another list than it has signed")
-        try:
-            rows = CONTENTS.parse(encoded).microbatches
-        except RemoteProtocolError:
-            return _refused("its list is malformed")
+        if (shown := listed(encoded, root)) is None:
+            return _refused("it shows another list than it has signed, or none")
+        rows = shown.microbatches
         whole = all(len(row.digests) == len(self._tensors) for row in rows)
         if not whole or [row.microbatch for row in rows] != sorted(self.counted):
             return _refused("its list is not of what the plan counts for it")

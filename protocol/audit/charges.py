@@ -55,7 +55,7 @@ CHARGE: Final = Canonical(Charge, "charge")
 def verdict_of(out: VotedOut) -> Verdict:
     """Return the verdict that charges come to; they are verified."""
     words = words_of([CHARGE.parse(one.body) for one in out.charges])
-    return Verdict(PeerId(out.member), words, out, out.stage)
+    return Verdict(PeerId(out.member), words, out)
 
 
 def check(out: VotedOut, swarm: SwarmId) -> Verdict:
@@ -115,11 +115,6 @@ class Charges:
         self._put(charge, envelope, now)
         self._verified.take({author: VERIFIED}, now)
         return charge
-
-    def restore(self, out: VotedOut, now: float) -> None:
-        """Take the charges that have expelled a member; they are verified already (``check``)."""
-        for envelope in out.charges:
-            self._put(CHARGE.parse(envelope.body), envelope, now)
 
     def of(self, stage: int, member: PeerId, author: PeerId) -> Charge | None:
         """Return the charge of an author against a member."""

@@ -4,9 +4,8 @@ With its contribution a member sends every other member of the plan the signed d
 each microbatch that it counts the digests of what it got and gave. The list itself, and what it
 names, are shown on request (``audit.py``).
 
-The digests of the contribution's segments are signed, too, and so is the digest of each segment
-when it is sent. An honest member signs one commitment for an attempt and only segments of it, so
-two of these bodies that differ convict their author (``evidence/proof.py``).
+The digests of the contribution's segments are signed, too. An honest member signs one commitment
+for an attempt, so two that differ convict their author (``evidence/proof.py``).
 """
 
 from collections.abc import Mapping
@@ -14,30 +13,15 @@ from hashlib import blake2b
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct
-from msgspec.structs import replace
 
 from protocol import limits
-from protocol.ids import PeerId
+from protocol.errors import RemoteProtocolError
 from protocol.pipeline.effects import PayloadName
 from protocol.wire.canonical import Canonical
-from protocol.wire.envelope import enveloped
-from protocol.wire.fields import (
-    Attempt,
-    Envelope,
-    Era,
-    Hash32,
-    MicrobatchId,
-    SegmentIndex,
-    StageIndex,
-    StepIndex,
-)
-from protocol.wire.messages import Commitment, Segment
+from protocol.wire.fields import Hash32, MicrobatchId
 
-KIND: Final = "commitment"
-SEGMENT: Final = "segment"
-HASH_BYTES: Final = 32
 MAX_TENSORS = 5
-_DIGEST_BYTES: Final = 2 + HASH_BYTES
+_DIGEST_BYTES: Final = 2 + 32
 """As it is encoded."""
 _ROW_BYTES: Final = 1 + 9 + 1 + MAX_TENSORS * _DIGEST_BYTES
 """Its length, the microbatch's number, the digests."""
@@ -59,26 +43,22 @@ class Contents(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
     ]
 
 
-class Piece(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The signed body of a segment that is sent: its digest."""
-
-    stage: StageIndex
-    step: StepIndex
-    attempt: Attempt
-    era: Era
-    segment: SegmentIndex
-    digest: Hash32
-
-
 CONTENTS: Final = Canonical(Contents, "audit-list")
-SIGNED: Final = Canonical(Commitment, "commitment")
-"""What is signed of a commitment: the message, without its signature."""
-PIECE: Final = Canonical(Piece, "segment")
 
 
 def root_of(encoded: bytes) -> bytes:
     """Return the digest of an encoded list."""
     return blake2b(encoded, digest_size=32).digest()
+
+
+def listed(encoded: bytes, root: bytes) -> Contents | None:
+    """Return the list that has this digest; None: it is another one, or none."""
+    if root_of(encoded) != root:
+        return None
+    try:
+        return CONTENTS.parse(encoded)
+    except RemoteProtocolError:
+        return None
 
 
 def tensors_of(*, first: bool, last: bool) -> tuple[PayloadName, ...]:
@@ -104,28 +84,3 @@ def contents(digests: Mapping[int, tuple[bytes, ...]]) -> bytes:
 def largest_list(microbatches: int) -> int:
     """Return the most bytes that a list of so many microbatches has."""
     return _LIST_BYTES + microbatches * _ROW_BYTES
-
-
-def body_of(message: Commitment) -> bytes | None:
-    """Return what is signed of a commitment; None if its digest is none."""
-    if len(message.root) != HASH_BYTES:
-        return None
-    return SIGNED.encode(replace(message, signature=b""))
-
-
-def envelope_of(author: PeerId, message: Commitment) -> Envelope | None:
-    """Return a commitment as an envelope of its author (``enveloped``)."""
-    return enveloped(author, KIND, body_of(message), message.signature)
-
-
-def piece_of(message: Segment, digest: bytes) -> bytes | None:
-    """Return the body that the sender of a segment signs; None if the ``digest`` is none."""
-    of = message
-    if len(digest) != HASH_BYTES:
-        return None
-    return PIECE.encode(Piece(of.stage, of.step, of.attempt, of.era, of.segment, digest))
-
-
-def envelope_of_piece(author: PeerId, message: Segment, digest: bytes) -> Envelope | None:
-    """Return a segment of this ``digest`` as ``envelope_of`` does a commitment."""
-    return enveloped(author, SEGMENT, piece_of(message, digest), message.signature)

@@ -25,7 +25,7 @@ class AuditTerms:
     Fields:
         budget: share of all contributions that the run wants to be audited; 0: there are no audits.
         secret: 32 bytes that only we know.
-        sign: signs what we charge members with, and each segment that we contribute.
+        sign: signs what we charge members with.
         coarse: whether the averaging codec loses anything.
         charges: who charges whom.
         records: what our audits came to, by stage and member.
@@ -45,13 +45,6 @@ class AuditTerms:
     verdicts: Verdicts = field(default_factory=Verdicts)
     plans: dict[tuple[int, int, int], frozenset[PeerId]] = field(default_factory=dict)
     mixed: bool = False
-
-    def share(self, verdicts: Verdicts, now: float) -> None:
-        """Go by these verdicts, and take the charges of earlier ones: others of the stage may not
-        know all of them, and go on with the member unless somebody tells them again."""
-        self.verdicts = verdicts
-        for out in verdicts.votes:
-            self.charges.restore(out, now)
 
     def record(self, stage: int, peer: PeerId) -> Record:
         """Return the record of a member of a stage."""

@@ -10,9 +10,8 @@ from collections import OrderedDict
 from typing import Final
 
 from protocol.errors import RemoteProtocolError
-from protocol.evidence.proof import PLACES, Place, contradiction
+from protocol.evidence.proof import Place, contradiction, place_of
 from protocol.evidence.statement import (
-    COMMITMENT,
     PASSED_ON,
     PLAN,
     Decisive,
@@ -28,11 +27,6 @@ from protocol.wire.parts import Proof
 MAX_OF_AUTHOR: Final = 128
 """Statements that are kept of one author: some steps of a stage."""
 MAX_AUTHORS: Final = 2 * MAX_REPLICAS_IN_ROUND
-MAX_COMMITMENTS: Final = 4
-"""Of them that are commitments: of a large stage each is 17 kB."""
-
-Spot = tuple[str, Place]
-"""Kind and number of a statement."""
 
 
 class Heard:
@@ -40,7 +34,7 @@ class Heard:
 
     def __init__(self, swarm: SwarmId) -> None:
         self._swarm = swarm
-        self._said: dict[str, OrderedDict[Spot, Envelope]] = {}
+        self._said: dict[str, OrderedDict[Place, Envelope]] = {}
 
     def take(self, author: PeerId, message: Decisive) -> tuple[Envelope | None, Proof | None]:
         """Take a message from its author. Return the statement if it is new and others may have
@@ -70,9 +64,9 @@ class Heard:
 
     def _keep(self, envelope: Envelope) -> tuple[bool, Proof | None]:
         """Return whether a statement is new, and the proof that it makes."""
-        spot = envelope.kind, PLACES[envelope.kind](envelope.body)
+        place = place_of(envelope)
         said = self._said.get(envelope.signer, OrderedDict())
-        held = said.get(spot)
+        held = said.get(place)
         if held == envelope:
             return False, None
         verify(envelope, self._swarm)
@@ -82,21 +76,7 @@ class Heard:
         if len(self._said) >= MAX_AUTHORS:
             del self._said[next(iter(self._said))]
         self._said[envelope.signer] = said
-        said[spot] = envelope
-        commitments = [kept for kept in said if kept[0] == COMMITMENT]
-        if len(commitments) > MAX_COMMITMENTS:
-            del said[commitments[0]]
-        elif len(said) > MAX_OF_AUTHOR:
+        said[place] = envelope
+        if len(said) > MAX_OF_AUTHOR:
             said.popitem(last=False)
         return True, None
-
-
-def stage_of(envelope: Envelope) -> int:
-    """Return the stage that a statement is about, not yet verified.
-
-    Raises:
-        RemoteProtocolError: it is no statement that is passed on, or malformed.
-    """
-    if envelope.kind not in PASSED_ON:
-        raise RemoteProtocolError("not-to-be-passed-on", envelope.kind, 20)
-    return int(PLACES[envelope.kind](envelope.body)[0])

@@ -1,11 +1,10 @@
 """Statements: what a volunteer signs of the messages that decide a round.
 
-A plan and a Ready carry their sender's signature of a *statement*: the stage, era, step
-and attempt that they are about, and a digest of what they say. The statement is made anew from the
-message, so that only the signature travels with it; with its author's name it is an envelope that
-can be shown to others. A commitment is signed whole (``audit/commitment.py``), because a segment
-may contradict it. A refusal (Ready without a digest) decides nothing and states nothing. Pure
-functions; no state.
+A plan, a Ready and a commitment carry their sender's signature of a *statement*: the stage, era,
+step and attempt that they are about, and a digest of what they say. The statement is made anew from
+the message, so that only the signature travels with it; with its author's name it is an envelope
+that can be shown to others. A refusal (Ready without a digest) decides nothing and states nothing.
+Pure functions; no state.
 """
 
 import hashlib
@@ -13,20 +12,18 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from protocol.audit import commitment
 from protocol.decree.decree import READY
-from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId
 from protocol.rounds.plans import REFUSED
-from protocol.wire.envelope import enveloped
+from protocol.wire.envelope import SIGNATURE_BYTES
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import Commitment, Plan, Ready, encode_message
 from protocol.wire.statement import Statement, encode_statement
 
 PLAN: Final = "plan"
-COMMITMENT: Final = commitment.KIND
-STATEMENTS: Final = frozenset((PLAN, READY))
-"""The kinds whose signed body is a ``Statement``."""
+COMMITMENT: Final = "commitment"
+STATEMENTS: Final = frozenset((PLAN, READY, COMMITMENT))
+"""The kinds whose signed body is a ``Statement``. An honest author signs one for each number."""
 PASSED_ON: Final = frozenset((PLAN, COMMITMENT))
 """Statements to several peers, which may have been told different things: plans are passed on when
 they come, commitments only after an attempt that failed, because every member makes one."""
@@ -49,26 +46,9 @@ def statement_of(message: Decisive) -> tuple[str, Statement] | None:
     return kind, Statement(message.stage, message.era, message.step, message.attempt, digest)
 
 
-def body_of(message: Decisive) -> bytes:
-    """Return what we sign of a message.
-
-    Raises:
-        LocalProtocolError: it is a refusal, or a commitment to nothing.
-    """
-    if isinstance(message, Commitment):
-        body = commitment.body_of(message)
-    else:
-        body = encode_statement(said[1]) if (said := statement_of(message)) else None
-    if body is None:
-        raise LocalProtocolError(f"this {type(message).__name__} states nothing")
-    return body
-
-
 def envelope_of(author: PeerId, message: Decisive) -> Envelope | None:
     """Return the statement of a message as an envelope of its author; None for a refusal or where
     the signature is missing. The signature is not checked."""
-    if isinstance(message, Commitment):
-        return commitment.envelope_of(author, message)
-    if (said := statement_of(message)) is None:
+    if (said := statement_of(message)) is None or len(message.signature) != SIGNATURE_BYTES:
         return None
-    return enveloped(author, said[0], encode_statement(said[1]), message.signature)
+    return Envelope(author, said[0], encode_statement(said[1]), message.signature)

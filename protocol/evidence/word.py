@@ -11,13 +11,11 @@ from typing import Final
 
 from msgspec import Struct
 
-from protocol.evidence.statement import COMMITMENT, STATEMENTS
+from protocol.evidence.statement import STATEMENTS
 from protocol.wire.statement import Statement
 
 MAX_MARKS: Final = 256
 """Three kinds of eight stages in eight lineages; the oldest is forgotten."""
-MARKED: Final = STATEMENTS | {COMMITMENT}
-"""The kinds of which we sign one body for each number."""
 
 
 class Mark(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -37,7 +35,7 @@ class OwnWord:
     def __init__(self, marks: Iterable[Mark] = ()) -> None:
         self._marks: dict[tuple[str, int, int], Mark] = {}
         for mark in marks:
-            if mark.kind in MARKED:
+            if mark.kind in STATEMENTS:
                 self._put(mark)
 
     @property
@@ -60,7 +58,7 @@ class OwnWord:
     def promise(self, stage: int, era: int) -> tuple[int, int]:
         """Return step and attempt of the newest statement in a stage and lineage: a seat that is
         opened there follows and plans later attempts only."""
-        said = (self._marks.get((kind, stage, era)) for kind in MARKED)
+        said = (self._marks.get((kind, stage, era)) for kind in STATEMENTS)
         return max((_number(mark.said) for mark in said if mark is not None), default=(0, 0))
 
     def _put(self, mark: Mark) -> None:

@@ -10,13 +10,13 @@ and a crowd of invented members would have most of that.
 A store falls into parts by a hash of the slot, and a digest lists one of them. Of a large store one
 part after the other is compared with every neighbour.
 
-State: the links, the rotation and its part, and two byte budgets per link. One limits our answers,
+State: the links, the rotation and its part, and two byte budgets per peer. One limits our answers,
 because a digest of a hundred bytes can ask for the whole store. The other limits what we accept,
 because every new record is forwarded. Signatures are verified by the store, not here.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from functools import partial
 from itertools import islice, takewhile
 from typing import Final
 
@@ -27,7 +27,7 @@ from protocol.ids import PeerId, rank
 from protocol.membership.losses import PROGRESS
 from protocol.membership.records import Held, Offer, RecordStore
 from protocol.pace import HEARD_S, TICK_S
-from protocol.token_bucket import Rate, TokenBucket
+from protocol.token_bucket import Rate, TokenBuckets
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import RecordDigest, Records, encode_message
 from protocol.wire.parts import DigestEntry
@@ -37,7 +37,8 @@ DIGEST_EVERY_S: Final = HEARD_S + TICK_S
 PUSH_TO_ALL_UP_TO: Final = 8
 PUSH_FANOUT: Final = 3
 LINK: Final = Rate(128 * 1024, 1024 * 1024)
-"""Bytes of records that a link may bring, and as many that it may ask for."""
+"""Bytes of records that a peer may bring, and as many that it may ask for."""
+MAX_BUDGETS: Final = 4096
 DIGEST_COST_BYTES: Final = 1024
 """Charged for every digest that we read, so that empty ones are not free either."""
 
@@ -68,12 +69,6 @@ def split_records(envelopes: list[Envelope]) -> Iterator[Records]:
         yield Records(part)
 
 
-@dataclass(frozen=True, slots=True)
-class _Link:
-    answers: TokenBucket
-    intake: TokenBucket
-
-
 class Gossip:
     """Spreads the records of one store over the links of one peer.
 
@@ -83,7 +78,8 @@ class Gossip:
 
     def __init__(self, own: PeerId, store: RecordStore, is_new: Callable[[PeerId], bool]) -> None:
         self._own, self._store, self._is_new = own, store, is_new
-        self._links: dict[PeerId, _Link] = {}
+        self._links: dict[PeerId, None] = {}
+        self._budgets = TokenBuckets[tuple[str, PeerId]](MAX_BUDGETS)
         self._rotation: list[PeerId] = []
         self._part = 0
         """What this rotation compares, of as many parts as there are now."""
@@ -91,9 +87,7 @@ class Gossip:
 
     def link_up(self, peer: PeerId, now: float) -> list[Effect]:
         """Start gossiping over a new link; the peer with the lower id sends its digest first."""
-        self._links[peer] = _Link(
-            TokenBucket(LINK.per_s, LINK.burst, now), TokenBucket(LINK.per_s, LINK.burst, now)
-        )
+        self._links[peer] = None
         if self._next_digest is None:
             self._next_digest = now + DIGEST_EVERY_S
         return self.open_digest(peer) if self._own < peer else []
@@ -130,9 +124,9 @@ class Gossip:
             now: monotonic seconds, for the budget.
             wall: Unix seconds, for the records' times.
         """
-        offers, blame, link = list[Offer](), list[Effect](), self._links.get(sender)
+        offers, blame = list[Offer](), list[Effect]()
         for envelope in message.records:
-            if link is None or not link.intake.take(envelope_size(envelope), now):
+            if not self._takes("intake", sender, envelope_size(envelope), now):
                 break
             try:
                 offers.append(self._store.offer(envelope, sender, wall))
@@ -150,21 +144,22 @@ class Gossip:
             message: what the sender has of a part.
             now: monotonic seconds, for the budget of answers.
         """
-        link, part, parts = self._links.get(sender), message.part, message.parts
-        if link is None or not link.answers.take(DIGEST_COST_BYTES, now):
+        part, parts = message.part, message.parts
+        if not self._takes("answers", sender, DIGEST_COST_BYTES, now):
             return []
         theirs = {(entry.kind, entry.key): entry for entry in message.entries}
         lacking = [
             held.envelope
             for held in self._store.part(part, parts)
-            if held.signer != sender and _is_news(held, theirs.get(held.slot))
+            if held.signer != sender
+            and (held.slot not in theirs or held.order > _order(theirs[held.slot]))
         ]
         answer: list[Records | RecordDigest] = [*split_records(lacking)]
-        behind = any(self._store.seq(slot) < entry.seq for slot, entry in theirs.items())
+        behind = any(self._store.order(slot) < _order(entry) for slot, entry in theirs.items())
         if message.want_reply and behind:
             answer.append(self._digest(part, parts, want_reply=False))
-        budget = link.answers
-        sends = takewhile(lambda part: budget.take(len(encode_message(part)), now), answer)
+        takes = partial(self._takes, "answers", sender, now=now)
+        sends = takewhile(lambda part: takes(len(encode_message(part))), answer)
         return [Send(sender, part) for part in sends]
 
     def open_digest(self, peer: PeerId) -> list[Effect]:
@@ -201,6 +196,9 @@ class Gossip:
             chosen.append(others.pop(place))
         return chosen
 
+    def _takes(self, budget: str, peer: PeerId, size_bytes: int, now: float) -> bool:
+        return peer in self._links and self._budgets.take({(budget, peer): LINK}, now, size_bytes)
+
     def _next_in_rotation(self) -> PeerId | None:
         self._rotation = [peer for peer in self._rotation if peer in self._links]
         if not self._rotation:
@@ -222,8 +220,5 @@ def _entry(held: Held) -> DigestEntry:
     return DigestEntry(kind=kind, key=key, seq=held.record.seq, mark=held.mark)
 
 
-def _is_news(held: Held, theirs: DigestEntry | None) -> bool:
-    """Whether a record is newer than what a digest names, or has another body."""
-    if theirs is None or held.record.seq > theirs.seq:
-        return True
-    return held.record.seq == theirs.seq and held.mark != theirs.mark
+def _order(entry: DigestEntry) -> tuple[int, bytes]:
+    return entry.seq, entry.mark

@@ -81,8 +81,6 @@ class Membership:
         """Whether another peer has done no work, though work has proven others to us."""
         self._told_of = TokenBucket(TOLD_OF.per_s, TOLD_OF.burst, 0.0)
         """Unknown authors of which strangers to our work may still tell us."""
-        self.number: Callable[[int], int] = lambda at_least: at_least
-        """Returns the number of a record of a binding kind, of which none may be used twice."""
         self._linked: dict[PeerId, int] = {}  # newest heartbeat seq of the link
         self._advert: Advert | None = None
         self._seats: tuple[SeatStatus, ...] = ()
@@ -148,11 +146,9 @@ class Membership:
         expires = issued + ttl_s(kind, len(self.roster))
         if (before := self.records.get(*slot)) is not None:  # it must not outlive this
             expires = max(expires, min(before.record.expires, issued + int(MAX_ADVERT_TTL_S)))
-        number = self.records.next_seq(slot, wall)
-        number = self.number(number) if rules.binding else number
         try:
             body = rules.bodies.encode(publish.said)
-            record = Record(number, expires, body)
+            record = Record(self.records.next_seq(slot, wall), expires, body)
             envelope = seal(signer, kind, record, self._swarm)
             offer = self.records.offer(envelope, self._own, wall)
         except ProtocolError as error:
@@ -333,8 +329,6 @@ class Membership:
                 # an earlier run of ours published a newer advert: supersede it, later, so that two
                 # processes with one identity do not race
                 self._next_refresh = min(self._next_refresh, now + DEAD_AFTER_S)
-        # after what is learnt, for they expel their authors
-        effects += [offer.against for offer in offers if offer.against]
         return [*effects, *sends]
 
     def _may_tell(self, sender: PeerId, envelope: Envelope, now: float) -> bool:

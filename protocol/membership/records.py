@@ -17,7 +17,6 @@ from protocol import limits
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId
 from protocol.membership.record import Record, parse_record
-from protocol.membership.view import Contradicted
 from protocol.wire.canonical import Canonical
 from protocol.wire.envelope import verify
 from protocol.wire.fields import Envelope
@@ -40,8 +39,6 @@ class Kind:
     is blamed, so a check asks only what all members know: the manifest."""
     key: Callable[[Any, PeerId], str] = lambda _said, author: author
     """Returns the key of a parsed body by its author: nobody writes in another's name."""
-    binding: bool = False
-    """An honest author never signs two of them with one number (``protocol/evidence``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +51,20 @@ class Held:
     """The parsed body."""
     slot: Slot
     introducer: PeerId
-    mark: bytes = b""
-    """Of a binding kind: 8 bytes of the body's BLAKE2b, by which digests tell two bodies apart."""
-    place: int = 0
+    mark: bytes
+    """8 bytes of the body's BLAKE2b: of two with one number the one with the higher mark counts."""
+    place: int
     """A hash of the slot, by which stores are compared in parts."""
 
     @property
     def signer(self) -> PeerId:
         """The verified author."""
         return PeerId(self.envelope.signer)
+
+    @property
+    def order(self) -> tuple[int, bytes]:
+        """Of two records of a slot the one with the higher order counts."""
+        return self.record.seq, self.mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +74,6 @@ class Offer:
     held: Held | None
     reason: str
     displaced: Held | None = None
-    against: Contradicted | None = None
-    """The record that we hold and this other one that its author has signed with that number."""
 
 
 class RecordStore:
@@ -104,8 +104,6 @@ class RecordStore:
         self._shares = {kind: Counter[PeerId]() for kind in kinds}
         """By kind: how many each introducer has introduced."""
         self._next_expiry: int | None = None
-        self.size_bytes = 0
-        """Bytes of the stored bodies."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -121,14 +119,14 @@ class RecordStore:
         """Return the record of a slot."""
         return self._held.get((kind, key))
 
-    def seq(self, slot: Slot) -> int:
-        """Return the seq of the record of a slot, -1 if there is none."""
+    def order(self, slot: Slot) -> tuple[int, bytes]:
+        """Return the order of the record of a slot, one below all others if there is none."""
         held = self._held.get(slot)
-        return -1 if held is None else held.record.seq
+        return (-1, b"") if held is None else held.order
 
     def next_seq(self, slot: Slot, wall: float) -> int:
         """Return the number of our next record: Unix milliseconds, or later if need be."""
-        return max(self.seq(slot) + 1, int(wall * 1000))
+        return max(self.order(slot)[0] + 1, int(wall * 1000))
 
     def offer(self, envelope: Envelope, introducer: PeerId, wall: float) -> Offer:
         """Check a record, cheapest test first, and store it if it is newer than ours.
@@ -151,25 +149,17 @@ class RecordStore:
             return Offer(None, "its author is out")
         said = kind.bodies.parse(record.body)
         slot = envelope.kind, kind.key(said, author)
-        if record.seq <= self.seq(slot):
-            return self._known(self._held[slot], envelope, record, kind)
+        mark = mark_of(envelope.body)
+        if (record.seq, mark) <= self.order(slot):
+            return Offer(None, "known")
         if record.expires <= wall:
             return Offer(None, "expired")
         if record.expires > wall + limits.MAX_ADVERT_TTL_S + limits.MAX_CLOCK_SKEW_S:
             return Offer(None, "from-the-future")
         verify(envelope, self._swarm)
         kind.check(said, author)
-        mark = mark_of(envelope.body) if kind.binding else b""
         place = crc32("/".join(slot).encode())
         return self._store(Held(envelope, record, said, slot, introducer, mark, place), kind)
-
-    def _known(self, held: Held, envelope: Envelope, record: Record, kind: Kind) -> Offer:
-        """Look whether a record that is not newer contradicts the one that we hold."""
-        alike = held.record.seq == record.seq
-        if not kind.binding or not alike or held.envelope.body == envelope.body:
-            return Offer(None, "known")
-        verify(envelope, self._swarm)
-        return Offer(None, "contradicts", against=Contradicted(held.envelope, envelope))
 
     def drop_author(self, author: PeerId) -> list[Held]:
         """Remove and return all records of an author that is out."""
@@ -194,14 +184,12 @@ class RecordStore:
         if before is not None:
             # an update leaves the record in its first introducer's share
             held = replace(held, introducer=before.introducer)
-            self.size_bytes -= len(before.envelope.body)
         else:
             full, displaced = self._make_room(held, kind)
             if full:
                 return Offer(None, "store-full")
             self._shares[held.envelope.kind][held.introducer] += 1
         self._held[held.slot] = held
-        self.size_bytes += len(held.envelope.body)
         expires = held.record.expires
         self._next_expiry = (
             expires if self._next_expiry is None else min(self._next_expiry, expires)
@@ -232,7 +220,6 @@ class RecordStore:
 
     def _remove(self, held: Held) -> None:
         del self._held[held.slot]
-        self.size_bytes -= len(held.envelope.body)
         shares = self._shares[held.envelope.kind]
         shares[held.introducer] -= 1
         if not shares[held.introducer]:

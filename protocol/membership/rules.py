@@ -31,9 +31,7 @@ def record_kinds(stages: int) -> dict[str, Kind]:
     most = MAX_ADVERTS
     loss = Kind(most, MAX_LOSS_BYTES, LOSSES)
     return {
-        ADVERT: Kind(
-            *(most, MAX_ADVERT_BYTES, ADVERTS), partial(check_advert, stages=stages), binding=True
-        ),
+        ADVERT: Kind(most, MAX_ADVERT_BYTES, ADVERTS, partial(check_advert, stages=stages)),
         PROGRESS: loss,
         HELD_OUT: loss,
         MEASURED: Kind(
@@ -43,7 +41,6 @@ def record_kinds(stages: int) -> dict[str, Kind]:
         STORED: Kind(
             *(MAX_STORED, MAX_STORED_BYTES, STORED_BODIES),
             lambda said, _author: check_stored(said, stages),
-            binding=True,
         ),
         WAYPOINT: Kind(
             *(MAX_WAYPOINTS, MAX_WAYPOINT_BYTES, SAID_PARTS),

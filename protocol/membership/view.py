@@ -6,7 +6,6 @@ from typing import Any, Literal
 from protocol.effects import Effect
 from protocol.ids import PeerId
 from protocol.membership.advert import Advert
-from protocol.wire.fields import Envelope
 from protocol.wire.parts import SeatStatus
 
 
@@ -50,12 +49,4 @@ class RecordChanged:
     """The body; None: the record expired or was displaced."""
 
 
-@dataclass(frozen=True, slots=True)
-class Contradicted:
-    """An author has signed two bodies that cannot both be true."""
-
-    held: Envelope
-    other: Envelope
-
-
-MembershipEffect = Effect | ViewChanged | RecordChanged | Contradicted
+MembershipEffect = Effect | ViewChanged | RecordChanged

@@ -28,21 +28,13 @@ MAX_AUTHORS: Final = 2 * limits.MAX_REPLICAS_IN_ROUND
 a large stage is 17 kB."""
 
 
-@dataclass(frozen=True, slots=True)
-class Came:
-    """A contribution to a segment of ours: its header, and the digest of its payload."""
-
-    message: Segment
-    digest: bytes
-
-
 @dataclass(slots=True)
 class _Attempt:
     """What a member said in an attempt; the first word stands."""
 
     said: Commitment | None = None
-    came: dict[int, Came] = field(default_factory=dict)
-    """What it contributed to our segments, by segment."""
+    came: dict[int, bytes] = field(default_factory=dict)
+    """Digests of what it contributed to our segments, by segment."""
 
 
 class Commitments:
@@ -77,18 +69,9 @@ class Commitments:
         kept = self._note(peer, message)
         kept.said = kept.said or message
 
-    def other(self, peer: PeerId, step: int, attempt: int) -> Came | None:
-        """Return a contribution of a member to a segment of ours that is another one than it has
-        committed to; None if there is none, or no commitment."""
-        kept = self._of(peer, step, attempt)
-        if (said := kept.said) is None:
-            return None
-        wrong = (one for i, one in kept.came.items() if said.segments[i : i + 1] != (one.digest,))
-        return next(wrong, None)
-
     def came(self, peer: PeerId, message: Segment, digest: bytes) -> None:
         """Note a contribution to a segment of ours."""
-        self._note(peer, message).came.setdefault(message.segment, Came(message, digest))
+        self._note(peer, message).came.setdefault(message.segment, digest)
 
     def of(self, peer: PeerId, step: int, attempt: int) -> Commitment | None:
         """Return what a member has committed to."""
@@ -96,8 +79,7 @@ class Commitments:
 
     def digests(self, peer: PeerId, step: int, attempt: int) -> dict[int, bytes]:
         """Return the digests of what a member has sent us, by segment."""
-        came = self._of(peer, step, attempt).came
-        return {segment: one.digest for segment, one in came.items()}
+        return self._of(peer, step, attempt).came
 
     def forget(self, peer: PeerId, step: int, attempt: int) -> None:
         """A peer is lost: forget what it said of attempts later than this one, because its next

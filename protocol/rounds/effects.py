@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
+from protocol.audit.charges import Charge
 from protocol.effects import Effect
 from protocol.ids import PeerId
 from protocol.pipeline.effects import Compute, Fault, Keep, PayloadKey, SendPayload
-from protocol.wire.messages import Commitment, Plan
+from protocol.wire.messages import Commitment
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +20,4 @@ class CommitTo:
     segments: tuple[PayloadKey | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Unsigned:
-    """A member has contributed something else to us than it has committed to, or has committed to
-    something else than the plan asks for."""
-
-    plan: Plan
-    member: PeerId
-
-
-RoundEffect = Effect | Compute | SendPayload | Keep | Fault | CommitTo | Unsigned
+RoundEffect = Effect | Compute | SendPayload | Keep | Fault | CommitTo | Charge

@@ -12,6 +12,7 @@ import enum
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
+from protocol.audit.charges import Charge
 from protocol.decree.decree import agreed
 from protocol.effects import Explain, Penalise, Send
 from protocol.ids import PeerId, short
@@ -33,7 +34,7 @@ from protocol.pipeline.ledger import from_bitmap
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
 from protocol.rounds.commitments import Commitments
-from protocol.rounds.effects import RoundEffect, Unsigned
+from protocol.rounds.effects import RoundEffect
 from protocol.rounds.inbox import Inbox, TooMany
 from protocol.rounds.obstruction import OFTEN, Wait
 from protocol.rounds.plans import (
@@ -386,14 +387,16 @@ class RoundMember:
         return self._become_ready(plan_digest(self._leader, plan, broadcasts, beside))
 
     def _refuse_unsigned(self, plan: Plan, false: Sequence[PeerId]) -> list[RoundEffect]:
-        """Members have contributed something else than they signed: blame them, once."""
+        """Members have contributed something else than they signed, or have signed something else
+        than the plan asks for: blame and charge them, once."""
         if self._refused == plan.attempt or self.progress is Progress.OBSERVING:
             return []
         words = f"{short(false[0])} has contributed something else than it signed"
         effects = self._refuse(plan, words)
         for peer in false:
             effects += self._blame(plan, peer, "contribution-not-signed", 20)
-            effects.append(Unsigned(plan, peer))
+            if self._commitments.of(peer, plan.step, plan.attempt) is not None:
+                effects.append(Charge(plan.stage, peer, plan.step, plan.attempt, "other"))
         return effects
 
     def _become_ready(self, digest: bytes) -> list[RoundEffect]:

@@ -17,13 +17,12 @@ from typing import Literal
 from protocol import limits
 from protocol.audit.audit import Audit, AuditEffect, Judged
 from protocol.audit.charges import Charge
-from protocol.audit.commitment import envelope_of, envelope_of_piece
 from protocol.audit.draw import drawn, segment_drawn
 from protocol.audit.record import Grade
 from protocol.audit.terms import AuditTerms
 from protocol.effects import Explain, Send
+from protocol.evidence.statement import envelope_of
 from protocol.ids import PeerId, sample, short
-from protocol.membership.view import Contradicted
 from protocol.pace import ANSWER_S
 from protocol.pipeline.effects import AuditTask, Compute, Keep, KeepVersionTask, Outcome, PayloadKey
 from protocol.pipeline.ledger import from_bitmap
@@ -37,9 +36,7 @@ from protocol.seat.showing import Showing
 from protocol.view import SwarmView
 from protocol.wire.messages import (
     AuditReply,
-    Commitment,
     Plan,
-    Segment,
     Statements,
 )
 
@@ -83,35 +80,6 @@ class Auditing:
         return agreed[: limits.MAX_REPLICAS_IN_ROUND]
 
     # --- commitments ------------------------------------------------------------------------------
-
-    def on_commitment(self, sender: PeerId, message: Commitment) -> list[SeatEffect]:
-        """Keep a commitment; its signature was verified when it came."""
-        known = self.commitments.of(sender, message.step, message.attempt)
-        self.commitments.take(sender, message)
-        return self._contradicted(sender, message.step, message.attempt) if known is None else []
-
-    def on_segment(self, sender: PeerId, message: Segment, digest: bytes) -> list[SeatEffect]:
-        """A contribution to a segment of ours has come, with its ``digest``."""
-        self.commitments.came(sender, message, digest)
-        return self._contradicted(sender, message.step, message.attempt)
-
-    def _contradicted(self, member: PeerId, step: int, attempt: int) -> list[SeatEffect]:
-        """Return the proof that a member has contributed something else than it has committed to,
-        if it has signed both. Who signs only the commitment has contributed nothing: it is refused
-        (``rounds/member.py``) and charged, which needs a majority."""
-        said = self.commitments.of(member, step, attempt)
-        came = self.commitments.other(member, step, attempt)
-        if said is None or came is None:
-            return []
-        one, other = envelope_of(member, said), envelope_of_piece(member, came.message, came.digest)
-        return [] if one is None or other is None else [Contradicted(one, other)]
-
-    def unsigned(self, plan: Plan, member: PeerId, now: float) -> list[SeatEffect]:
-        """A member has contributed something else to us than it has signed: charge it."""
-        if self.commitments.of(member, plan.step, plan.attempt) is None:
-            return []
-        charge = Charge(plan.stage, member, plan.step, plan.attempt, "other")
-        return self._charging.charge(charge, now)
 
     def failed(self, plan: Plan) -> list[SeatEffect]:
         """We were Ready for an attempt, and it is planned anew: a member may have committed to

@@ -9,6 +9,7 @@ State: whom we have told what; in ``AuditTerms`` the charges and the members of 
 
 from collections import Counter
 from collections.abc import Callable, Collection
+from itertools import chain
 from typing import Final
 
 from protocol import limits
@@ -20,6 +21,7 @@ from protocol.pace import HEARD_S
 from protocol.pipeline.place import Place
 from protocol.seat.effects import SeatEffect
 from protocol.view import SwarmView
+from protocol.wire.fields import Envelope
 from protocol.wire.messages import Charged, Plan
 
 TELL_TIMES: Final = 4
@@ -81,7 +83,7 @@ class Charging:
         if not self._terms.budget:
             return []
         body = CHARGE.parse(message.charge.body)
-        if abs(body.stage - self._place.stage) > 1 or author not in self._members(body):
+        if author not in self._members(body):
             return []
         if charges.take(message.charge, now) is None:
             return []
@@ -92,16 +94,15 @@ class Charging:
     def verdicts(self, now: float) -> list[SeatEffect]:
         """Return the members that majorities of their stages have charged by now, once each; tell
         what has not been told."""
-        terms, effects = self._terms, list[SeatEffect]()
-        for verdict in terms.charges.verdicts(self._members, now):
-            near = verdict.stage is not None and abs(verdict.stage - self._place.stage) <= 1
-            if near and terms.verdicts.add(verdict):
-                effects.append(verdict)
-        return [*effects, *self._tell(now)]
+        terms = self._terms
+        found = terms.charges.verdicts(self._members, now)
+        return [*filter(terms.verdicts.add, found), *self._tell(now)]
 
     def _members(self, charge: Charge) -> Collection[PeerId]:
         """Return the members of a stage at the step of a charge: of ours those of the plan, if we
-        have closed the step, so that all who have agree on the majority."""
+        have closed the step, so that all who have agree on the majority; of a far one nobody."""
+        if not self._is_near(charge.stage):
+            return ()
         plan = self._terms.plans.get((charge.stage, charge.step, charge.attempt))
         return self._judges(charge.stage) if plan is None else plan
 
@@ -120,9 +121,12 @@ class Charging:
         return self.verdicts(now)
 
     def _others(self, view: SwarmView) -> _Near:
-        ours, me = self._place.stage, self._place.me
-        near = range(max(ours - 1, 0), min(ours + 2, self._place.stages))
+        me = self._place.me
+        near = filter(self._is_near, range(self._place.stages))
         return frozenset((s, r.peer) for s in near for r in view.stages[s] if r.peer != me)
+
+    def _is_near(self, stage: int) -> bool:
+        return abs(stage - self._place.stage) <= 1
 
     def tick(self, now: float) -> list[SeatEffect]:
         """Tell our open charges again."""
@@ -133,24 +137,22 @@ class Charging:
 
     def _tell(self, now: float, *, again: bool = False) -> list[SeatEffect]:
         effects, rest = list[SeatEffect](), False
-        for kept in self._terms.charges.all(now):
-            member, author, signature = (
-                kept.charge.member,
-                kept.envelope.signer,
-                kept.envelope.signature,
-            )
-            out = member in self._terms.verdicts
-            if not out and author != self._place.me:
-                continue
-            times = 1 if out else TELL_TIMES
+        for charge in self._to_tell(now):
             for stage, peer in sorted(self._near):
-                told = self._told[stage, peer, signature]
-                if peer == author or (out and peer == member) or told >= times:
+                told = self._told[stage, peer, charge.signature]
+                if peer == charge.signer or told >= TELL_TIMES:
                     continue
                 if again or not told:
-                    effects.append(Send(peer, Charged(stage, kept.envelope)))
-                    self._told[stage, peer, signature] = told = told + 1
-                rest |= told < times
+                    effects.append(Send(peer, Charged(stage, charge)))
+                    self._told[stage, peer, charge.signature] = told = told + 1
+                rest |= told < TELL_TIMES
         if rest and self._again_at is None:
             self._again_at = now + HEARD_S
         return effects
+
+    def _to_tell(self, now: float) -> list[Envelope]:
+        """Return our open charges, and those by which members near us are out."""
+        me, out, kept = self._place.me, self._terms.verdicts, self._terms.charges.all(now)
+        ours = (k.envelope for k in kept if k.envelope.signer == me and k.charge.member not in out)
+        voted = (one.charges for one in out.votes if self._is_near(one.stage))
+        return [*ours, *chain.from_iterable(voted)]

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from protocol.membership.view import Contradicted
 from protocol.pipeline.effects import Committed, PipelineEffect
 from protocol.rounds.effects import RoundEffect
 from protocol.verdicts import Verdict
@@ -29,8 +28,8 @@ class HeldOutLoss:
     """Mean of the tokens that are learned, nats."""
 
 
-SeatNews = Committed | HeldOutLoss | Verdict | Contradicted
+SeatNews = Committed | HeldOutLoss | Verdict
 """What concerns more than the stage: a step that it has closed, a loss on held-out text, and who is
-expelled or contradicts itself."""
+expelled."""
 
 SeatEffect = PipelineEffect | RoundEffect | SeatNews | Snapshot | StatusChanged

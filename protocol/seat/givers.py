@@ -15,18 +15,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocol.audit.audit import ASK_AGAIN_S, PATIENCE_S
-from protocol.audit.commitment import (
-    CONTENTS,
-    KIND,
-    SIGNED,
-    Contents,
-    root_of,
-    tensors_of,
-)
+from protocol.audit.commitment import Contents, listed, tensors_of
 from protocol.audit.draw import uniform
 from protocol.audit.terms import AuditTerms
 from protocol.effects import Explain, Send
 from protocol.errors import RemoteProtocolError
+from protocol.evidence.statement import envelope_of
 from protocol.ids import PeerId, rank
 from protocol.pipeline.effects import PayloadName
 from protocol.pipeline.place import Place
@@ -105,13 +99,13 @@ class Givers:
         of, said = self._open, message.said
         if of is None or said is None or (of.giver[1], of.step) != (sender, message.step):
             return []
-        commitment = self._commitment(of, said)
-        if commitment is None:
+        signed = self._signed(of, said)
+        if signed is None:
             return []
-        listed = _listed(encoded) if root_of(encoded) == commitment.root else None
-        found = self._judge(of, {} if listed is None else self._rows(of.giver[0], listed), now)
+        shown = listed(encoded, said.root)
+        found = self._judge(of, {} if shown is None else self._rows(of.giver[0], shown), now)
         siblings = sorted(self._siblings(of.giver), key=lambda p: rank(sender, message.step, p))
-        return [*found, *(Send(peer, Statements("decision", (said,))) for peer in siblings[:1])]
+        return [*found, *(Send(peer, Statements("decision", (signed,))) for peer in siblings[:1])]
 
     def tick(self, now: float) -> list[Send | Explain]:
         """Ask again, and lose patience in the end."""
@@ -132,25 +126,26 @@ class Givers:
         others = (r.peer for r in self._standing.view.serving(giver[0]))
         return [peer for peer in others if peer not in (giver[1], self._place.me)]
 
-    def _commitment(self, of: _Comparison, said: Envelope) -> Commitment | None:
-        """Return what a giver has committed to in the step; None: it has not signed this."""
+    def _signed(self, of: _Comparison, said: Commitment) -> Envelope | None:
+        """Return what a giver has signed of its commitment in the step; None: it has not."""
         stage, peer = of.giver
+        signed = envelope_of(peer, said)
+        if signed is None or (said.stage, said.step, said.era) != (stage, of.step, self._place.era):
+            return None
         try:
-            verify(said, self._terms.charges.swarm)
-            found = SIGNED.parse(said.body)
+            verify(signed, self._terms.charges.swarm)
         except RemoteProtocolError:
             return None
-        whose = said.signer, said.kind, found.stage, found.step, found.era
-        return found if whose == (peer, KIND, stage, of.step, self._place.era) else None
+        return signed
 
-    def _rows(self, stage: int, listed: Contents) -> dict[int, bytes]:
+    def _rows(self, stage: int, shown: Contents) -> dict[int, bytes]:
         """Return what a list says was given to us, as ``Given`` has it."""
         names = tensors_of(first=stage == 0, last=stage == self._place.stages - 1)
         wanted: Sequence[PayloadName] = ("tokens", "output")
         if stage > self._place.stage:
             wanted = ("grad_out",)
         at = [names.index(name) for name in wanted]
-        whole = [row for row in listed.microbatches if len(row.digests) == len(names)]
+        whole = [row for row in shown.microbatches if len(row.digests) == len(names)]
         return {row.microbatch: b"".join(row.digests[i] for i in at) for row in whole}
 
     def _judge(
@@ -158,10 +153,10 @@ class Givers:
     ) -> list[Send | Explain]:
         """The comparison is over: set the giver aside if it has not committed to what it gave."""
         self._open = None
-        listed = [m for m in of.given if m in rows]
-        wrong = [m for m in listed if rows[m] != of.given[m]]
+        known = [m for m in of.given if m in rows]
+        wrong = [m for m in known if rows[m] != of.given[m]]
         newest = self._results.pop(of.giver, None) or deque(maxlen=NEWEST)
-        newest.append(2 * len(listed) < len(of.given))
+        newest.append(2 * len(known) < len(of.given))
         if wrong or sum(newest) > MOST_UNLISTED:
             words = "it counts little of what it gave us"
             if wrong:
@@ -172,10 +167,3 @@ class Givers:
         while len(self._results) > MAX_GIVERS:
             del self._results[next(iter(self._results))]
         return []
-
-
-def _listed(encoded: bytes) -> Contents | None:
-    try:
-        return CONTENTS.parse(encoded)
-    except RemoteProtocolError:
-        return None

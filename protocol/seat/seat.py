@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from protocol.amendments.book import Amendments
 from protocol.answer import YES, Answer, no
+from protocol.audit.charges import Charge
 from protocol.audit.terms import AuditTerms
 from protocol.decree.decree import READY, bound_by, promises_of, voters
 from protocol.decree.elector import INSISTS, MAX_COMMITS, Elector
@@ -49,7 +50,7 @@ from protocol.pipeline.ledger import count_of, to_bitmap
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
 from protocol.rounds.commitments import Commitments
-from protocol.rounds.effects import CommitTo, Unsigned
+from protocol.rounds.effects import CommitTo
 from protocol.rounds.leader import RoundLeader
 from protocol.rounds.member import Progress, RoundMember
 from protocol.rounds.obstruction import Obstruction, Wait
@@ -149,15 +150,15 @@ class Seat:
         self._unconfirmed: dict[PeerId, tuple[Plan, Answer]] = {}
         """Each sender's last plan of it that we do not follow yet, and why."""
         audits = audits or AuditTerms()
+        self._verdicts = audits.verdicts
         # a part knows those made before it, and none after it
         self.elector, self.quorum = elector, quorum
         self._amendments, self.amended = amendments, b""
         """The amendment of the last step that we have closed; empty before the first one."""
         self.pipeline = Pipeline(place, step, at_once=at_once)
         self.commitments = Commitments(place.me, active=audits.budget > 0)
-        judged = audits.verdicts, proves, self._spoilers
         audited = self.commitments.active
-        self.standing = Standing(place, self.quorum, *judged, audited=audited)
+        self.standing = Standing(place, self.quorum, proves, self._spoilers, audited=audited)
         self.leases, self.leasing = Leases(step, place.per_step), Leasing(place, self.pipeline)
         self._compose_audits(audits)
         self.evaluating = Evaluating(
@@ -174,7 +175,7 @@ class Seat:
     def _compose_audits(self, terms: AuditTerms) -> None:
         """Make what audits others, and what others audit us by."""
         commitments = self.commitments
-        self.showing = Showing(self.place, commitments, terms.sign)
+        self.showing = Showing(self.place, commitments)
         self.charging = Charging(self.place, terms, self._judges_of)
         self.auditing = Auditing(self.place, terms, commitments, self.showing, self.charging)
         self.givers = Givers(self.place, self.standing, terms)
@@ -502,12 +503,12 @@ class Seat:
         )
 
     def _out_of(self, plan: Plan) -> PeerId | None:
-        """Return a member of a plan that our stage has expelled. The plan of a step that is closed
+        """Return a member of a plan that is expelled. The plan of a step that is closed
         already is followed all the same, and so is one that does not ask us to contribute."""
         members = [PeerId(member.peer) for member in plan.members]
         if self.member.knows_commit or self.place.me not in members:
             return None
-        return next((peer for peer in members if self.standing.is_out(peer)), None)
+        return next((peer for peer in members if peer in self._verdicts), None)
 
     def on_reduced(
         self, sender: PeerId, message: Reduced, digest: bytes, now: float
@@ -521,7 +522,7 @@ class Seat:
         """Take a member's contribution to a segment that we own."""
         effects = self._arrived(self.member.segment(sender, message))
         if self.commitments.active and any(isinstance(effect, Keep) for effect in effects):
-            effects += self.auditing.on_segment(sender, message, digest)
+            self.commitments.came(sender, message, digest)
         return effects
 
     def _arrived(self, effects: Sequence[SeatEffect]) -> list[SeatEffect]:
@@ -534,7 +535,8 @@ class Seat:
         """Take what a member commits to; the round may wait for it."""
         if not self.commitments.active:
             return []
-        return [*self.auditing.on_commitment(sender, message), *self.member.exchange()]
+        self.commitments.take(sender, message)
+        return [*self.member.exchange()]
 
     def on_shown(
         self, sender: PeerId, message: AuditReply, digest: bytes, now: float
@@ -652,16 +654,15 @@ class Seat:
                 freed.append(effect)
         return freed
 
-    def _expel(self, out: Verdict, now: float) -> list[SeatEffect]:
+    def _expel(self, out: Verdict) -> list[SeatEffect]:
         """A majority of a stage wants one of its members out."""
         if out.culprit == self.place.me:
             words = f"our stage does not work with us any more: {out.words}"
             return [Explain("membership", words, "error")]
-        said: list[SeatEffect] = [*self.standing.tick(now)]
-        if self.standing.is_out(out.culprit) and self.member.expelled(out.culprit):
-            words = f"step {self.step}: what {short(out.culprit)} contributed is taken out"
-            said.append(Explain("round", words, "warning", (out.culprit,)))
-        return said
+        if not self.member.expelled(out.culprit):
+            return []
+        words = f"step {self.step}: what {short(out.culprit)} contributed is taken out"
+        return [Explain("round", words, "warning", (out.culprit,))]
 
     def _applied(self, outcome: Outcome, now: float) -> list[SeatEffect]:
         """Version t has become t + 1: everything starts over for the next step."""
@@ -788,11 +789,11 @@ class Seat:
             match effect:
                 case Send(peer, message) if (peer, message.addressed_stage) == us:
                     pending += self._take(peer, message, now)
-                case Unsigned(plan, member):
-                    pending += self.auditing.unsigned(plan, member, now)
+                case Charge():
+                    pending += self.charging.charge(effect, now)
                 case Verdict():
                     outward.append(effect)
-                    pending += self._expel(effect, now)
+                    pending += self._expel(effect)
                 case _:
                     outward.append(effect)
         if (news := self._news()) != self._told:

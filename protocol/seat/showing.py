@@ -10,10 +10,7 @@ steps that are kept for auditors after the neighbours need them no more.
 
 from typing import Final
 
-from msgspec.structs import replace
-
-from protocol.audit.commitment import SEGMENT, envelope_of, piece_of, tensors_of
-from protocol.audit.terms import Sign
+from protocol.audit.commitment import tensors_of
 from protocol.ids import PeerId
 from protocol.pace import LOST_S
 from protocol.pipeline.effects import DropStep, PayloadKey, SendPayload
@@ -23,7 +20,7 @@ from protocol.rounds.effects import CommitTo, RoundEffect
 from protocol.rounds.plans import active, owner
 from protocol.seat.effects import SeatEffect
 from protocol.token_bucket import Rate, TokenBuckets
-from protocol.wire.messages import AuditReply, AuditRequest, Commitment, Plan, Segment
+from protocol.wire.messages import AuditReply, AuditRequest, Commitment, Plan
 
 AGAIN: Final = 8
 MAX_ATTEMPTS: Final = 64
@@ -40,11 +37,10 @@ class Showing:
     Args:
         place: where this replica stands.
         commitments: what members have committed to contribute.
-        sign: signs each segment of ours.
     """
 
-    def __init__(self, place: Place, commitments: Commitments, sign: Sign) -> None:
-        self._place, self._commitments, self._sign = place, commitments, sign
+    def __init__(self, place: Place, commitments: Commitments) -> None:
+        self._place, self._commitments = place, commitments
         self.tensors = tensors_of(first=place.first, last=place.last)
         """What is shown of a microbatch."""
         self._contributed: dict[tuple[int, int], tuple[Plan, frozenset[int]]] = {}
@@ -77,15 +73,6 @@ class Showing:
             )
         ]
 
-    def signed(self, message: Segment) -> Segment:
-        """Return a segment as we send it: signed as a part of our commitment, and never as anything
-        else; as it is without audits."""
-        said = self._commitments.of(self._place.me, message.step, message.attempt)
-        of = () if said is None else said.segments[message.segment : message.segment + 1]
-        if not of or (body := piece_of(message, of[0])) is None:
-            return message
-        return replace(message, signature=self._sign(SEGMENT, body).signature)
-
     # --- to auditors ------------------------------------------------------------------------------
 
     def on_request(self, sender: PeerId, message: AuditRequest, now: float) -> list[SeatEffect]:
@@ -111,10 +98,9 @@ class Showing:
         place = self._place
         attempt = max((a for s, a in self._contributed if s == step), default=None)
         said = None if attempt is None else self._commitments.of(place.me, step, attempt)
-        envelope = None if said is None else envelope_of(place.me, said)
-        if attempt is None or envelope is None or not self._takes(asker, step, 2 + AGAIN):
+        if attempt is None or said is None or not self._takes(asker, step, 2 + AGAIN):
             return []
-        reply = AuditReply(stage, step, attempt, "list", 0, said=envelope)
+        reply = AuditReply(stage, step, attempt, "list", 0, said=said)
         return [SendPayload(asker, reply, (PayloadKey(step, "list", 0, attempt, place.me),))]
 
     def _takes(self, asker: PeerId, step: int, most: int) -> bool:

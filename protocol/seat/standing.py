@@ -32,7 +32,6 @@ from protocol.pace import ANSWER_S, ASIDE_S, HEARD_S, LOST_S
 from protocol.pipeline.newcomers import NOBODY, Bound, Newcomers
 from protocol.pipeline.place import Place
 from protocol.rounds.quorum import Quorum
-from protocol.verdicts import Verdicts
 from protocol.view import Replica, SwarmView
 
 FORGIVEN_AFTER: Final = 10.0
@@ -101,7 +100,6 @@ class _Aside:
     why: str
     back: str
     """Why it comes back once nobody wants it aside."""
-    for_good: bool = False
 
 
 class Standing:
@@ -110,7 +108,6 @@ class Standing:
     Args:
         place: where this replica stands.
         quorum: whose roll and electors are proven; it ignores whom we set aside.
-        verdicts: who is out.
         proves: whether a step that this volunteer closed contains a peer's work; None: everybody is
             proven, as in worlds without invented members.
         spoilers: peers whose fault we have seen ourselves.
@@ -121,13 +118,12 @@ class Standing:
         self,
         place: Place,
         quorum: Quorum,
-        verdicts: Verdicts,
         proves: Proves | None = None,
         spoilers: Callable[[], Collection[PeerId]] = tuple,
         *,
         audited: bool = False,
     ) -> None:
-        self._place, self._quorum, self._verdicts, self._proves = place, quorum, verdicts, proves
+        self._place, self._quorum, self._proves = place, quorum, proves
         self._spoilers = spoilers
         self.whole = self.seen = self.view = SwarmView(((),) * place.stages)
         self._records: dict[PeerId, _Record] = {}
@@ -169,11 +165,6 @@ class Standing:
     def aside(self) -> frozenset[PeerId]:
         """Return the peers that are set aside."""
         return frozenset(self._aside)
-
-    def is_out(self, peer: PeerId) -> bool:
-        """Whether a majority of our stage has expelled a peer."""
-        verdict = self._verdicts.of(peer)
-        return verdict is not None and verdict.stage == self._place.stage
 
     def beside(self) -> list[PeerId]:
         """Return the peers in the stages beside ours that we have decided to set aside."""
@@ -495,10 +486,6 @@ class Standing:
 
     def _wanted(self) -> Iterator[tuple[PeerId, _Aside]]:
         """Return who is to be aside, by whose decision, the weightiest first."""
-        for verdict in self._verdicts.voted:
-            stage, peer = verdict.stage, verdict.culprit
-            if stage in self._near and any(r.peer == peer for r in self.seen.serving(stage)):
-                yield peer, _Aside(stage, verdict.words, "", for_good=True)
         for peer, own in self._decisions.items():
             yield peer, _Aside(own.stage, own.why, "its time is over")
         for pair, (stage, _) in self._disputes.items():
@@ -514,8 +501,6 @@ class Standing:
                 continue
             if back := self._may_return(after, stage):
                 yield from self._release(back[0], after, f"stage {stage} has no others")
-            elif out := [p for p, a in after.items() if a.for_good and a.stage == stage]:
-                del after[out[0]]
         waiting = (peer for stage in self._near for peer in self._may_return(after, stage))
         known = (peer for peer in waiting if peer in self._aside)
         needed = next((p for p in known if self._is_elector_needed(p, now)), None)
@@ -536,8 +521,7 @@ class Standing:
     def _may_return(self, after: Mapping[PeerId, _Aside], stage: int) -> list[PeerId]:
         """Return whom a stage may have back before the time, the first to be set aside first."""
         there = {r.peer for r in self.seen.serving(stage)}
-        mine = (p for p, of in after.items() if of.stage == stage and not of.for_good)
-        return [peer for peer in mine if peer in there]
+        return [peer for peer, of in after.items() if of.stage == stage and peer in there]
 
     def _is_elector_needed(self, peer: PeerId, now: float) -> bool:
         return self._quorum.needs(peer, self._aside, now) and peer not in self._spoilers()
@@ -547,8 +531,6 @@ class Standing:
         return sum(r.peer not in aside for r in self.seen.serving(stage))
 
     def _long(self, peer: PeerId) -> str:
-        if self._aside[peer].for_good:
-            return " for good"
         return f" for {_doubled(self._of(peer).times):.0f} s" if peer in self._decisions else ""
 
     # --- records --------------------------------------------------------------------------

@@ -66,14 +66,6 @@ def transcript(kind: str, body: bytes, context: str) -> bytes:
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
 
-def enveloped(author: PeerId, kind: str, body: bytes | None, signature: bytes) -> Envelope | None:
-    """Return what an author has signed as an envelope; None if there is no body, or nothing that
-    can be a signature. The signature is not checked."""
-    if body is None or len(signature) != SIGNATURE_BYTES:
-        return None
-    return Envelope(author, kind, body, signature)
-
-
 def verify(envelope: Envelope, context: str) -> None:
     """Check that the signer named in the envelope signed it in this context.
 

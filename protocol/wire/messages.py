@@ -337,13 +337,11 @@ class Plan(RoundMessage, frozen=True):
 
 
 class Segment(RoundMessage, frozen=True):
-    """A member's summand of a segment, sent to its owner. Payload: the encoded tensor, whose digest
-    is signed in a run with audits."""
+    """A member's summand of a segment, sent to its owner. Payload: the encoded tensor."""
 
     route = Route("seat", "on_segment", sender="stage", lane="bulk", sealed=True)
 
     segment: SegmentIndex
-    signature: Signature = b""
 
 
 class Reduced(RoundMessage, frozen=True):
@@ -424,7 +422,7 @@ class Commitment(RoundMessage, frozen=True):
 
     route = Route("seat", "on_commitment", sender="stage", observing=True, early=True)
 
-    root: StateHash = b""
+    root: Hash32 = bytes(32)
     segments: Annotated[tuple[StateHash, ...], Meta(max_length=limits.MAX_SEGMENTS)] = ()
     """Digests of the segments of the contribution, as in the list; empty for one of nothing."""
     signature: Signature = b""
@@ -452,7 +450,7 @@ class AuditReply(RoundMessage, frozen=True):
     name: Shown
     item: MicrobatchId
     of: PeerText | None = None
-    said: Envelope | None = None
+    said: Commitment | None = None
     """To a replica beside: the commitment to the list."""
 
 

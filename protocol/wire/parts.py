@@ -35,8 +35,8 @@ class DigestEntry(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tr
     kind: Annotated[str, Meta(min_length=1, max_length=32)]
     key: Annotated[str, Meta(max_length=96)]
     seq: Count
-    mark: Annotated[bytes, Meta(max_length=8)] = b""
-    """Of a kind of which two can contradict each other: 8 bytes of the body's BLAKE2b."""
+    mark: Annotated[bytes, Meta(min_length=8, max_length=8)]
+    """Of the body's BLAKE2b."""
 
 
 class Proof(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -16,7 +16,7 @@ class Statement(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
     step: StepIndex
     attempt: Attempt
     digest: Hash32
-    """Of the plan; or the one that a Ready names."""
+    """Of the message; or the one that a Ready names."""
 
 
 _bodies = Canonical(Statement, "statement")

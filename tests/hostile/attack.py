@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from client.errors import ExitCode, UserError
-from protocol.audit.commitment import SEGMENT, piece_of
-from protocol.evidence.statement import Decisive, body_of, statement_of
+from protocol.evidence.statement import Decisive, statement_of
 from protocol.ids import PeerId
 from protocol.manifest import Manifest, encode_manifest, swarm_id
 from protocol.wire.envelope import Signer
-from protocol.wire.messages import Message, Segment
+from protocol.wire.messages import Message
+from protocol.wire.statement import encode_statement
 from tests.hostile import attacks
 
 if TYPE_CHECKING:
@@ -50,14 +50,8 @@ class Distorter:
         """Return a message that decides a round with a signature that holds."""
         said = statement_of(message)
         assert said is not None
-        signature = self._signature(said[0], body_of(message))
+        signature = self._signature(said[0], encode_statement(said[1]))
         return msgspec.structs.replace(message, signature=signature)
-
-    def signed_segment(self, message: Segment, digest: bytes) -> Segment:
-        """Return a contribution whose payload has a digest with a signature that holds."""
-        body = piece_of(message, digest)
-        assert body is not None
-        return msgspec.structs.replace(message, signature=self._signature(SEGMENT, body))
 
     def _signature(self, kind: str, body: bytes) -> bytes:
         return self.signer.sign(kind, body, swarm_id(encode_manifest(self.manifest))).signature

@@ -1,6 +1,7 @@
 """Examples that several tests of the protocol share: signers, a manifest, every message type."""
 
 from collections.abc import Iterable
+from typing import TypeVar
 
 import msgspec
 import msgspec.inspect as i
@@ -11,6 +12,7 @@ from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.specs.slices import stage_parameters
 from protocol.evidence.proof import contradiction
+from protocol.evidence.statement import PLAN, Decisive, statement_of
 from protocol.ids import PeerId, SwarmId
 from protocol.manifest import Manifest, StageCost
 from protocol.matching.bodies import Posting
@@ -22,10 +24,12 @@ from protocol.wire.envelope import Signer
 from protocol.wire.fields import Envelope
 from protocol.wire.letters import Mandate
 from protocol.wire.parts import Proof
+from protocol.wire.statement import Statement, encode_statement
 
 SWARM = SwarmId("ab" * 32)
 OTHER_SWARM = SwarmId("cd" * 32)
 WALL = 1_800_000_000.0
+Stated = TypeVar("Stated", bound=Decisive)
 
 
 def signer(number: int) -> Signer:
@@ -132,10 +136,21 @@ def record(
     return seal(signer(number), kind, Record(seq, int(issued) + ttl_s, said), swarm)
 
 
+def stated_by(number: int, message: Stated, swarm: SwarmId = SWARM) -> Stated:
+    """A message that decides a round, with its author's signature."""
+    kind, statement = statement_of(message)  # type: ignore[misc]
+    signed = signer(number).sign(kind, encode_statement(statement), swarm)
+    return msgspec.structs.replace(message, signature=signed.signature)
+
+
+def statement_by(author: Signer, swarm: SwarmId, sort: bytes, kind: str = PLAN) -> Envelope:
+    """What an author states in an attempt; each ``sort`` is another digest."""
+    return author.sign(kind, encode_statement(Statement(1, 0, 7, 2, sort * 32)), swarm)
+
+
 def proof_of(number: int = 1, swarm: SwarmId = SWARM) -> Proof:
-    """Two adverts of one author with one number."""
-    one, two = (record(number, body=body, seq=7, swarm=swarm) for body in (b"one", b"two"))
-    found = contradiction(one, two)
+    """Two plans of one author for one attempt."""
+    found = contradiction(*(statement_by(signer(number), swarm, sort) for sort in (b"a", b"b")))
     assert found is not None
     return found
 

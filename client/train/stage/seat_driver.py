@@ -27,7 +27,6 @@ from model_zoo.specs.tokens import token_dtype, token_values
 from protocol.audit.commitment import contents, largest_list, root_of
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.ids import PeerId
-from protocol.membership.view import Contradicted
 from protocol.pipeline.effects import (
     BackwardTask,
     Committed,
@@ -50,7 +49,12 @@ from protocol.pipeline.effects import (
 )
 from protocol.rounds.effects import CommitTo
 from protocol.rounds.shards import largest_segment
-from protocol.seat.effects import HeldOutLoss, SeatEffect, Snapshot, StatusChanged
+from protocol.seat.effects import (
+    HeldOutLoss,
+    SeatEffect,
+    Snapshot,
+    StatusChanged,
+)
 from protocol.seat.seat import Seat
 from protocol.verdicts import Verdict
 from protocol.view import SwarmView
@@ -264,8 +268,6 @@ class SeatDriver:
             case SendPayload(peer, message):
                 with suppress(PayloadGone):  # its step is over: the peer hears it by our heartbeat
                     payload = self._payload(effect)
-                    if isinstance(message, Segment):
-                        message = self.seat.showing.signed(message)
                     self._ports.send(peer, message, payload)
             case DropStep(step):
                 self._payloads.drop_step(step)
@@ -288,7 +290,7 @@ class SeatDriver:
                 self._committed(effect)
             case Snapshot():
                 self.saver.snapshot(effect.version)
-            case HeldOutLoss() | Verdict() | Contradicted():
+            case HeldOutLoss() | Verdict():
                 self._ports.seat_tells(effect)
             case _ if isinstance(effect, Effect):
                 self._ports.perform(effect)

@@ -120,5 +120,6 @@ def _audits_of(engine: Engine) -> AuditTerms | None:
         engine.sign,
         coarse,
         Charges(engine.swarm),
+        verdicts=engine.membership.verdicts,
         mixed=mixed,
     )

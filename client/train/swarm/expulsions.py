@@ -13,8 +13,8 @@ from client.store.records import KeptEvidence
 from client.train.ports import Ports
 from protocol.effects import Effect, Explain
 from protocol.errors import RemoteProtocolError
-from protocol.evidence.heard import Heard, stage_of
-from protocol.evidence.proof import check, contradiction
+from protocol.evidence.heard import Heard
+from protocol.evidence.proof import check, place_of
 from protocol.evidence.proofs import Proofs
 from protocol.evidence.statement import Decisive
 from protocol.ids import PeerId, sample
@@ -86,7 +86,8 @@ class Expulsions:
         Raises:
             RemoteProtocolError: it is no statement, or not signed by its author.
         """
-        there, author = self._siblings(stage_of(envelope)), PeerId(envelope.signer)
+        _, stage, *_ = place_of(envelope)
+        there, author = self._siblings(stage), PeerId(envelope.signer)
         if author not in self.verdicts and {sender, author}.issubset(there):
             self._proven(self._heard.passed_on(sender, envelope))
 
@@ -99,14 +100,6 @@ class Expulsions:
     def _proven(self, proof: Proof | None) -> None:
         if proof is not None:
             self._perform(self._proofs.found(proof, member=self._is_member(proof)))
-
-    def contradicted(self, held: Envelope, other: Envelope) -> None:
-        """Two signed bodies of one author that may contradict each other have arrived.
-
-        Raises:
-            RemoteProtocolError: one is not signed by its author.
-        """
-        self._proven(contradiction(held, other))
 
     def receive(self, sender: PeerId, proof: Proof) -> None:
         """Handle a proof from a peer.

@@ -21,12 +21,12 @@ from protocol.decree.decree import READY
 from protocol.decree.elector import Elector, Sight
 from protocol.effects import Explain
 from protocol.errors import RemoteProtocolError
-from protocol.evidence.statement import Decisive, body_of, statement_of
+from protocol.evidence.statement import Decisive, statement_of
 from protocol.evidence.word import OwnWord
 from protocol.ids import PeerId
 from protocol.wire.envelope import verify
 from protocol.wire.fields import Envelope
-from protocol.wire.statement import Statement, parse_statement
+from protocol.wire.statement import Statement, encode_statement, parse_statement
 
 Said = TypeVar("Said", bound=Decisive)
 
@@ -104,7 +104,7 @@ class Notary:
         kind, statement = said
         if not self._may_say(kind, statement):
             return None
-        signed = self._ports.sign(kind, body_of(message))
+        signed = self._ports.sign(kind, encode_statement(statement))
         return replace(message, signature=signed.signature)
 
     def _may_say(self, kind: str, statement: Statement) -> bool:

@@ -6,7 +6,7 @@ from functools import partial
 from torch import Tensor
 
 from client.compute.codec import decode, encode
-from client.compute.payload import SEAL_BYTES, seal, sealed_digest
+from client.compute.payload import SEAL_BYTES, seal
 from model_zoo.specs.codec import CODECS
 from protocol.ids import PeerId
 from protocol.manifest import Manifest
@@ -42,22 +42,12 @@ class ScaledBoundary(Distorter):
 
 
 class Contributing(Distorter):
-    """What it contributes is changed; the segments that it owns it sums soundly.
+    """What it contributes is changed, and what it commits to is what it has computed; the segments
+    that it owns it sums soundly."""
 
-    What it commits to is what it has computed. In a run with audits a segment that is not signed is
-    as good as none, so it signs what it sends (``signs``), and contradicts itself.
-    """
-
-    def __init__(
-        self,
-        change: Callable[[Tensor], Tensor],
-        me: PeerId,
-        manifest: Manifest,
-        *,
-        signs: bool = False,
-    ) -> None:
+    def __init__(self, change: Callable[[Tensor], Tensor], me: PeerId, manifest: Manifest) -> None:
         super().__init__(me, manifest)
-        self._change, self._signs = change, signs
+        self._change = change
 
     def outgoing(self, peer: PeerId, message: Message, payload: bytes) -> Sequence[Outgoing]:
         """Change what goes to the owner of a segment."""
@@ -68,8 +58,6 @@ class Contributing(Distorter):
             damaged = encode(numbers, codec, "average")
             seal(damaged)
             payload = bytes(damaged)
-            if self._signs and message.signature:
-                message = self.signed_segment(message, sealed_digest(payload))
         return [(message, payload)]
 
 
@@ -78,13 +66,13 @@ def enormous(numbers: Tensor) -> Tensor:
     return numbers * (LARGE / max(float(numbers.abs().max()), 1e-20))
 
 
-def of_four(name: str, what: str, factor: float, *, signs: bool) -> Attack:
+def of_four(name: str, what: str, factor: float) -> Attack:
     """Return an attack in a stage of four whose contributions are multiplied."""
     return Attack(
         name=name,
         issue="robust",
         what=f"One of four replicas {what}; the rule is centred clipping.",
-        member=partial(Contributing, lambda numbers: numbers * factor, signs=signs),
+        member=partial(Contributing, lambda numbers: numbers * factor),
         stages=1,
         stage=0,
         honest=3,
@@ -118,7 +106,7 @@ ATTACKS = (
         what="A replica contributes numbers of 1e13 to every sum of its stage.",
         member=partial(Contributing, enormous),
     ),
-    of_four("contribution-x-minus-1", "turns its contributions around", -1.0, signs=True),
-    of_four("contribution-x-minus-10", "multiplies its contributions by -10", -10.0, signs=True),
-    of_four("contribution-zero", "contributes zeros", 0.0, signs=False),
+    of_four("contribution-x-minus-1", "turns its contributions around", -1.0),
+    of_four("contribution-x-minus-10", "multiplies its contributions by -10", -10.0),
+    of_four("contribution-zero", "contributes zeros", 0.0),
 )

@@ -15,20 +15,20 @@ from msgspec.structs import replace
 from client.lab.simulate.chaos.swarm import ChaosSwarm
 from client.lab.simulate.chaos.volunteer import Volunteer
 from client.lab.simulate.invariants import expect
+from client.lab.simulate.seats import Parts
 from client.train.workers.tasks import payload_digest
 from protocol.audit.charges import Charges
-from protocol.audit.commitment import KIND, contents, root_of
+from protocol.audit.commitment import contents, root_of
 from protocol.audit.record import Grade
 from protocol.audit.terms import AuditTerms
-from protocol.evidence.proof import contradiction
-from protocol.evidence.statement import body_of, statement_of
+from protocol.evidence.statement import statement_of
 from protocol.ids import PeerId, SwarmId, short
-from protocol.membership.view import Contradicted
 from protocol.pipeline.effects import PayloadKey
 from protocol.rounds.effects import CommitTo
 from protocol.rounds.plans import REFUSED
 from protocol.verdicts import Verdict
-from protocol.wire.messages import Ready
+from protocol.wire.messages import Ready, Segment
+from protocol.wire.statement import encode_statement
 
 SWARM: Final = SwarmId("cd" * 32)
 
@@ -66,8 +66,8 @@ class Audits:
             if not volunteer.lies:
                 self._of_past_processes += _results(volunteer.audits)
             volunteer.audits = None
-            if (new := self.terms(volunteer)) is not None:
-                new.share(volunteer.verdicts, self._swarm.now_of(volunteer))
+        for verdict in volunteer.verdicts:
+            volunteer.contacts.expel(verdict.culprit)
 
     @property
     def found(self) -> Counter[str]:
@@ -84,12 +84,10 @@ class Audits:
         wrong = {"gradients", "sums"}.intersection(self._swarm.config.lies)
         return int(bool(wrong) and any(v.peer not in self._told for v in liars))
 
-    def perform(self, peer: Volunteer, effect: CommitTo | Verdict | Contradicted) -> None:
+    def perform(self, peer: Volunteer, effect: CommitTo | Verdict) -> None:
         """Perform an effect of a seat's audits."""
         if isinstance(effect, Verdict):
             self._convicted(peer, effect)
-        if isinstance(effect, Contradicted):
-            self._contradicted(peer, effect)
         if isinstance(effect, CommitTo):
             self._commit(peer, effect)
 
@@ -106,9 +104,9 @@ class Audits:
         held[PayloadKey(of.step, "list", 0, of.attempt, peer.peer)] = encoded
         named = replace(of, root=root_of(encoded), segments=segments)
         said = statement_of(named)
-        if said is not None and not self._swarm.states(peer, *said):
+        if said is None or not self._swarm.states(peer, *said):
             return
-        signature = signer.sign(KIND, body_of(named), SWARM).signature
+        signature = signer.sign(said[0], encode_statement(said[1]), SWARM).signature
         signed = replace(named, signature=signature)
         self._swarm.perform(peer, seat.committed(commit, signed, self._swarm.now_of(peer)))
 
@@ -118,24 +116,26 @@ class Audits:
         if peer.audits is None or plan is None or said.digest == REFUSED:
             return
         if (plan.step, plan.attempt) == (said.step, said.attempt):
-            out = {one.culprit for one in peer.audits.verdicts.voted if one.stage == plan.stage}
-            with_it = sorted(out.intersection(member.peer for member in plan.members))
+            with_it = [m.peer for m in plan.members if m.peer in peer.audits.verdicts]
             words = (
                 f"A2: {short(peer.peer)} is Ready for step {plan.step} with whom it has expelled"
             )
             expect(not with_it, words)
 
-    def _contradicted(self, by: Volunteer, of: Contradicted) -> None:
-        proof = contradiction(of.held, of.other)
-        expect(proof is not None, f"A3: {short(by.peer)} has a proof of nothing")
-        culprit = self._swarm.volunteers[PeerId(of.held.signer)]
-        words = f"A3: {short(culprit.peer)} contributes something else than it signed"
-        expect(culprit.lies, words)
+    def contributes(self, peer: Volunteer, sent: Segment, parts: Parts) -> None:
+        """A volunteer sends a segment: an honest one the segment of its commitment."""
+        seat = peer.seat
+        said = seat and seat.commitments.of(peer.peer, sent.step, sent.attempt)
+        if said and not peer.lies:
+            words = f"A3: {short(peer.peer)} contributes something else than it signed"
+            expect(said.segments[sent.segment] == payload_digest(parts[0]), words)
 
     def _convicted(self, by: Volunteer, out: Verdict) -> None:
         self._swarm.note(by, f"expels {short(out.culprit)}: {out.words}")
         if by.lies:
             return
+        by.contacts.expel(out.culprit)
+        by.statuses.pop(out.culprit, None)
         self._swarm.network.close(by, out.culprit)
         convict = self._swarm.volunteers[out.culprit]
         expect(convict.lies, f"A1: {short(by.peer)} expels an honest member: {out.words}")

@@ -29,7 +29,6 @@ from protocol.decree.decree import READY, agreed
 from protocol.decree.elector import Elector, Sight
 from protocol.evidence.statement import Decisive, statement_of
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.membership.view import Contradicted
 from protocol.pipeline.effects import (
     BackwardTask,
     Committed,
@@ -283,7 +282,7 @@ class ChaosWorld(ChaosSwarm):
         return MultisetWorker(place, hashes_later=later, line=line)
 
     def _perform_one(self, peer: Volunteer, effect: SeatEffect, parts: Parts) -> None:
-        if isinstance(effect, CommitTo | Verdict | Contradicted):
+        if isinstance(effect, CommitTo | Verdict):
             self.audits.perform(peer, effect)
         else:
             super()._perform_one(peer, effect, parts)
@@ -380,8 +379,8 @@ class ChaosWorld(ChaosSwarm):
             return
         if isinstance(message, Statements):
             return  # nobody signs two commitments here: ``Checks.stated``
-        if isinstance(message, Segment) and peer.seat is not None:
-            message = peer.seat.showing.signed(message)
+        if isinstance(message, Segment):
+            self.audits.contributes(peer, message, parts)
         if isinstance(message, Propose) and message.decree and self.lies_now(peer, "decrees"):
             decree = self._decree_told(peer, message, message.decree)
             if decree is None:

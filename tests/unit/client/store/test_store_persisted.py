@@ -1,4 +1,4 @@
-"""Records, numbers and marks on disk: damage is told apart from nothing, no number comes twice."""
+"""Records and marks on disk: damage is told apart from nothing."""
 
 from pathlib import Path
 
@@ -6,7 +6,6 @@ import pytest
 from msgspec import Struct
 
 from client.store.marks import Kept, MarksFile
-from client.store.numbers import AHEAD, Numbers
 from client.store.persisted import MAX_FILE_BYTES, SET_ASIDE, DamagedFile, Persisted
 from protocol.decree.elector import MAX_TERMS, Term
 from protocol.evidence.word import Mark
@@ -85,37 +84,7 @@ def test_a_folder_that_cannot_be_written_is_told_and_stops_nothing(tmp_path: Pat
         blocked.save(Note(7))
 
 
-# --- numbers and marks ------------------------------------------------------------------------
-
-
-def test_numbers_rise_over_a_restart_with_the_clock_set_back(tmp_path: Path) -> None:
-    path = tmp_path / "evidence" / "x.number"
-    numbers = Numbers(path)
-    used = [numbers.next(5_000_000), numbers.next(1), numbers.next(5_000_000 + 2 * AHEAD)]
-    assert used == sorted(set(used))
-    again = Numbers(path)  # after a crash: nothing is said at the end
-    assert again.next(1_000) > max(used)
-
-
-def test_numbers_are_written_before_they_are_given_out(tmp_path: Path) -> None:
-    path = tmp_path / "x.number"
-    numbers = Numbers(path)
-    for at_least in range(1, 5 * AHEAD, AHEAD // 3):
-        assert numbers.next(at_least) < int(path.read_bytes())
-
-
-@pytest.mark.parametrize("content", [b"", b"x", b"-5", b"9" * 31, b"\xff\x00"])
-def test_a_damaged_number_is_none(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "x.number"
-    path.write_bytes(content)
-    assert Numbers(path).next(7) == 7
-
-
-def test_a_full_disk_stops_nothing(tmp_path: Path) -> None:
-    blocked = tmp_path / "file"
-    blocked.write_bytes(b"")
-    numbers = Numbers(blocked / "x.number")
-    assert [numbers.next(7), numbers.next(7)] == [7, 8]
+# --- marks ------------------------------------------------------------------------------------
 
 
 def test_marks_survive_the_process_and_damage_is_told(tmp_path: Path) -> None:

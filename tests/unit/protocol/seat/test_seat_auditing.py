@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from protocol.audit.audit import PATIENCE_S
 from protocol.audit.charges import CHARGE, KIND, MAX_OF_AUTHOR, Charge, Charges, verdict_of
-from protocol.audit.commitment import KIND as COMMITMENT
-from protocol.audit.commitment import SIGNED, contents, envelope_of_piece, root_of, tensors_of
+from protocol.audit.commitment import contents, root_of, tensors_of
 from protocol.audit.draw import drawn
 from protocol.audit.record import CLEARED, Grade, Record
 from protocol.audit.terms import AuditTerms
@@ -29,9 +28,7 @@ from protocol.seat.auditing import Auditing
 from protocol.seat.charging import TELL_TIMES, Charging
 from protocol.seat.effects import SeatEffect
 from protocol.seat.showing import KEPT_STEPS, Showing
-from protocol.verdicts import Verdicts
 from protocol.view import Replica, SwarmView
-from protocol.wire.envelope import verify
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import (
     AuditReply,
@@ -39,7 +36,6 @@ from protocol.wire.messages import (
     Charged,
     Commitment,
     Plan,
-    Segment,
     Statements,
 )
 from protocol.wire.parts import PlanMember, VotedOut
@@ -67,7 +63,7 @@ class Parts:
         sign = partial(signer(1).sign, context=SWARM)
         self.terms = AuditTerms(budget, bytes(32), sign, charges=Charges(SWARM))
         place, self.commitments = Place(ME, STAGE, 3, 4), Commitments(ME, active=budget > 0)
-        self.showing = Showing(place, self.commitments, sign)
+        self.showing = Showing(place, self.commitments)
         self.charging = Charging(place, self.terms, lambda _: judges)
         audits = self.commitments, self.showing, self.charging
         self.auditing = Auditing(place, self.terms, *audits)
@@ -156,9 +152,7 @@ def test_a_newcomer_is_told_who_was_expelled_before_our_process_was_started(
 ) -> None:
     """Of those who have expelled THIRD none may be left that did not restart."""
     terms, charges = parts.terms, (charge_of_third(1), charge_of_third(4))
-    verdicts = Verdicts()
-    verdicts.add(verdict_of(VotedOut(STAGE, THIRD, charges)))
-    terms.share(verdicts, 0.0)
+    terms.verdicts.add(verdict_of(VotedOut(STAGE, THIRD, charges)))
     said = parts.update_view(1.0, seen(SIBLING))
     assert said == [Send(SIBLING, Charged(STAGE, one)) for one in charges]
     assert parts.charging.verdicts(1.0) == [], "once"
@@ -246,10 +240,8 @@ def committed(
 ) -> None:
     """These have committed to the list that THIRD shows."""
     said = Commitment(STAGE, STEP, ATTEMPT, root_of(shown), SEGMENTS)
-    signed = signer(3).sign(COMMITMENT, SIGNED.encode(said), SWARM)
-    said = replace(said, signature=signed.signature)
     for member in members:
-        assert parts.auditing.on_commitment(member, said) == []
+        parts.commitments.take(member, said)
 
 
 def asked(effects: list[object]) -> list[tuple[str, int]]:
@@ -294,7 +286,7 @@ def test_of_two_replicas_nobody_can_decide_and_people_read_so() -> None:
         plan = Plan(STAGE, step, ATTEMPT, members, [0, 64, 128], [])
         for member in (ME, SIBLING):
             said_of = Commitment(STAGE, step, ATTEMPT, b"r" * 32, SEGMENTS[:2])
-            parts.auditing.on_commitment(member, said_of)
+            parts.commitments.take(member, said_of)
         [keep] = parts.auditing.closing(plan, bytes(32))
         assert keep == Compute(keeps(step, (0, 64, 128), 1))
         parts.auditing.computed(keeps(step), Outcome(), 20.0 * step)
@@ -381,30 +373,6 @@ def test_an_owner_is_charged_for_a_false_sum_alone() -> None:
 SIGNATURE = b"g" * 64
 
 
-class TestWhatWasContributed:
-    """THIRD contributes to a segment of ours."""
-
-    said = Commitment(STAGE, STEP, ATTEMPT, b"r" * 32, SEGMENTS, SIGNATURE)
-    sent = Segment(STAGE, STEP, ATTEMPT, 0, signature=SIGNATURE)
-
-    @pytest.mark.parametrize("first", ["commitment", "segment"])
-    def test_something_else_than_was_signed_is_shown(self, parts: Parts, first: str) -> None:
-        if first == "commitment":
-            assert parts.auditing.on_commitment(THIRD, self.said) == []
-            [shown] = parts.auditing.on_segment(THIRD, self.sent, b"x" * 32)
-        else:
-            assert parts.auditing.on_segment(THIRD, self.sent, b"x" * 32) == []
-            [shown] = parts.auditing.on_commitment(THIRD, self.said)
-            assert parts.auditing.on_commitment(THIRD, self.said) == [], "once"
-        assert {shown.held.signer, shown.other.signer} == {THIRD}
-
-    def test_what_was_signed_is_no_contradiction_nor_is_what_was_not(self, parts: Parts) -> None:
-        parts.auditing.on_commitment(THIRD, self.said)
-        assert parts.auditing.on_segment(THIRD, self.sent, SEGMENTS[0]) == []
-        unsigned = Segment(STAGE, STEP, ATTEMPT, 1)
-        assert parts.auditing.on_segment(THIRD, unsigned, b"x" * 32) == []
-
-
 def crowd(count: int) -> Plan:
     members = [PlanMember(peer(n), b"") for n in range(1, count + 1)]
     return Plan(STAGE, STEP, ATTEMPT, members, list(range(count + 1)), [])
@@ -419,7 +387,7 @@ def test_after_a_failed_attempt_all_compare_what_they_were_told(
     plan = crowd(count)
     for number in range(1, count):
         said = Commitment(STAGE, STEP, ATTEMPT, bytes([number]) * 32, SEGMENTS, SIGNATURE)
-        parts.auditing.on_commitment(peer(number), said)
+        parts.commitments.take(peer(number), said)
     effects = parts.auditing.failed(plan)
     assert all(isinstance(e, Send) and isinstance(e.message, Statements) for e in effects)
     passed = [(e.peer, e.message.envelopes[0].signer) for e in effects]
@@ -489,15 +457,6 @@ def test_what_was_dropped_is_not_shown_any_more(parts: Parts, makes_room: bool) 
     assert parts.showing.on_request(THIRD, request, LOST_S + 1) == []
 
 
-def test_what_we_sign_of_a_segment_is_of_our_commitment(parts: Parts) -> None:
-    sent = Segment(STAGE, STEP, ATTEMPT, 1)
-    assert parts.showing.signed(sent) == sent
-    parts.commitments.take(ME, Commitment(STAGE, STEP, ATTEMPT, b"o" * 32, SEGMENTS))
-    verify(envelope_of_piece(ME, parts.showing.signed(sent), SEGMENTS[1]), SWARM)
-    beyond = Segment(STAGE, STEP, ATTEMPT, 3)
-    assert parts.showing.signed(beyond) == beyond
-
-
 def test_the_seat_says_with_whom_its_audits_agree(parts: Parts) -> None:
     gone = peer(9)
     for member, grades in (
@@ -560,7 +519,18 @@ def test_charges_are_told_to_the_stages_beside_ours_once_a_stage(parts: Parts) -
     assert sorted(told) == sorted([(SIBLING, 0), (SIBLING, 1), (THIRD, 2)])
 
 
-def test_a_verdict_ends_our_telling_and_is_told_with_all_its_charges(parts: Parts) -> None:
+def test_those_judge_who_were_members_of_the_plan_that_was_closed(parts: Parts) -> None:
+    """Two of three would do now; of the five who closed the step with THIRD they would not."""
+    parts.charging.closing(PLAN, [ME, SIBLING, THIRD, peer(4), peer(5)])
+    parts.charging.charge(OF_THIRD, 0.0)
+    for author in (2, 4):
+        assert THIRD not in parts.terms.verdicts
+        said = Charged(STAGE, charge_of_third(author))
+        parts.charging.on_charged(peer(author), said, 1.0)
+    assert THIRD in parts.terms.verdicts
+
+
+def test_a_verdict_is_told_with_all_its_charges(parts: Parts) -> None:
     beside, ours = peer(4), [Replica(ME, STEP, True), Replica(SIBLING, STEP, True)]
     there = SwarmView.of([[], ours, [Replica(beside, STEP, True)]])
     parts.update_view(0.0, there)
@@ -569,5 +539,8 @@ def test_a_verdict_ends_our_telling_and_is_told_with_all_its_charges(parts: Part
     [verdict, *told] = effects
     assert verdict.culprit == THIRD
     assert told == [Send(beside, Charged(STAGE + 1, charge_of_third(2)))], "all have had ours"
-    assert parts.tick(HEARD_S) == [], "it is out"
     assert parts.terms.open_charges() == {}
+    again = parts.tick(HEARD_S)
+    theirs = Send(beside, Charged(STAGE + 1, charge_of_third(2)))
+    assert len(again) == 3, "ours to both, theirs to whom it is not"
+    assert theirs in again

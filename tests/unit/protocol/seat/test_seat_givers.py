@@ -6,7 +6,7 @@ import pytest
 
 from protocol.audit.audit import ASK_AGAIN_S, PATIENCE_S
 from protocol.audit.charges import Charges
-from protocol.audit.commitment import KIND, SIGNED, contents, root_of
+from protocol.audit.commitment import contents, root_of
 from protocol.audit.terms import AuditTerms
 from protocol.effects import Explain, Send
 from protocol.ids import PeerId
@@ -15,7 +15,7 @@ from protocol.pipeline.place import Place
 from protocol.seat.givers import MOST_UNLISTED, NEWEST, Givers
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import AuditReply, AuditRequest, Commitment, Statements
-from tests.support.protocol_examples import SWARM, peer, signer
+from tests.support.protocol_examples import SWARM, peer, stated_by
 
 ME, GIVER, SIBLING, AFTER, LAST = (peer(n) for n in (1, 2, 3, 4, 5))
 STAGE, STAGES, STEP = 1, 3, 7
@@ -81,8 +81,7 @@ class Line:
         stage, of = self.giver
         said = Commitment(stage, self.step, 3, root or root_of(encoded))
         number = author or (2 if of == GIVER else 4)
-        envelope = signer(number).sign(KIND, SIGNED.encode(said), SWARM)
-        message = AuditReply(STAGE, self.step, 3, "list", 0, said=envelope)
+        message = AuditReply(STAGE, self.step, 3, "list", 0, said=stated_by(number, said))
         return self.givers.on_list(of, message, encoded, self.now)
 
     def compare(self, encoded: bytes, ids: tuple[int, ...] = IDS) -> list[tuple[int, PeerId]]:

@@ -15,7 +15,6 @@ from protocol.rounds.shards import segmented, shard_bounds
 from protocol.seat.effects import Snapshot
 from protocol.seat.seat import Seat
 from protocol.seat.standing import MAX_PEERS, NEW_AT_ONCE, TRIED_AT_LEAST, Standing
-from protocol.verdicts import Verdicts
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Admit, LedgerReport, Plan
 from protocol.wire.parts import PlanMember
@@ -48,7 +47,7 @@ def probation(*, settled: bool = True) -> Standing:
     quorum = UnsplitQuorum(ME, 0)
     if settled:
         quorum.settle([ME, SIBLING], [ME, SIBLING, NEXT], 5, 0.0)
-    return Standing(place, quorum, Verdicts(), PROVEN.__contains__)
+    return Standing(place, quorum, PROVEN.__contains__)
 
 
 def counted(on: Standing, whole: SwarmView, now: float, stage: int) -> set[PeerId]:
@@ -164,9 +163,7 @@ def test_we_vouch_for_proven_peers_where_any_is() -> None:
 
 def alone(*proven: PeerId) -> Standing:
     """The standing of the only replica of a stage, to whom these are proven."""
-    made = Standing(
-        Place(ME, 0, 2, 8), UnsplitQuorum(ME, 0), Verdicts(), {ME, *proven}.__contains__
-    )
+    made = Standing(Place(ME, 0, 2, 8), UnsplitQuorum(ME, 0), {ME, *proven}.__contains__)
     made.update(view([ME], []), 0.0)
     return made
 

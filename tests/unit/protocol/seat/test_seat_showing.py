@@ -4,7 +4,6 @@ import random
 
 import pytest
 
-from protocol.audit.terms import AuditTerms
 from protocol.ids import PeerId
 from protocol.pipeline.effects import PayloadKey
 from protocol.pipeline.place import Place
@@ -17,7 +16,7 @@ from protocol.wire.parts import PlanMember
 STAGE, STEP, ATTEMPT, ERA = 1, 3, 2, 0
 ME, ASKER, OTHER = PeerId("me"), PeerId("asker"), PeerId("other")
 PLACE = Place(ME, STAGE, 3, 8, era=ERA)
-TENSORS = Showing(PLACE, Commitments(ME, active=True), AuditTerms().sign).tensors
+TENSORS = Showing(PLACE, Commitments(ME, active=True)).tensors
 IDS = tuple(range(24, 32))
 BOUNDS = [0, 10, 10, 20]
 SEGMENTS = (b"a" * 32, b"", b"b" * 32)
@@ -30,7 +29,7 @@ def showing() -> Showing:
 
 
 def showing_of(plan: Plan) -> Showing:
-    made = Showing(PLACE, Commitments(ME, active=True), AuditTerms().sign)
+    made = Showing(PLACE, Commitments(ME, active=True))
     made.contributed(plan, frozenset(IDS))
     return made
 
@@ -103,14 +102,14 @@ def beside(showing: Showing, asker: PeerId, *, step: int = STEP) -> list[SeatEff
 
 def test_a_replica_beside_is_shown_the_list_alone_with_our_word_and_not_without_end() -> None:
     commitments = Commitments(ME, active=True)
-    showing = Showing(PLACE, commitments, AuditTerms().sign)
+    showing = Showing(PLACE, commitments)
     said = Commitment(STAGE, STEP, ATTEMPT, bytes(32), SEGMENTS, signature=bytes(64))
     showing.contributed(PLAN, frozenset(IDS))
     assert not beside(showing, OTHER), "it is not signed yet"
     commitments.take(ME, said)
     [shown] = beside(showing, OTHER)
     assert shown.keys == (PayloadKey(STEP, "list", 0, ATTEMPT, ME),)
-    assert (shown.message.stage, shown.message.said.signer) == (STAGE + 1, ME)
+    assert (shown.message.stage, shown.message.said) == (STAGE + 1, said)
     assert not beside(showing, OTHER, step=STEP + 1)
     assert sum(bool(beside(showing, OTHER)) for _ in range(100)) == 1 + AGAIN
     for number in range(3 * MAX_ASKERS):

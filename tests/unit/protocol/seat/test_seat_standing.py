@@ -13,7 +13,6 @@ from protocol.pace import ANSWER_S, ASIDE_S, HEARD_S, LOST_S
 from protocol.pipeline.place import Place
 from protocol.rounds.quorum import Quorum
 from protocol.seat.standing import FORGIVEN_AFTER, Standing
-from protocol.verdicts import Verdict, Verdicts
 from protocol.view import Replica, SwarmView
 
 ME, SIBLING = PeerId("me"), PeerId("sibling")
@@ -34,7 +33,7 @@ class Needing(UnsplitQuorum):
 
 
 def standing_of(needs: Needs = lambda *_: False, **how: Any) -> Standing:
-    return Standing(Place(ME, 0, 2, 8), Needing(needs), Verdicts(), **how)
+    return Standing(Place(ME, 0, 2, 8), Needing(needs), **how)
 
 
 def observe(
@@ -76,17 +75,6 @@ def set_aside(standing: Standing, peer: PeerId, now: float) -> list[Explain]:
     """We have decided against a replica of stage 1, and nobody else goes instead."""
     standing._decide(peer, ME, 1, "it sleeps", now)
     return standing.tick(now)
-
-
-def test_the_last_one_of_a_stage_is_expelled_once_there_is_another(standing: Standing) -> None:
-    observe(standing, view(second=[ONE]), (), 0.0)
-    standing._verdicts.add(Verdict(ONE, "it lies", None, stage=1))
-    assert not standing.tick(0.0)
-    assert not standing.is_aside(ONE)
-    observe(standing, view(), (), 1.0)
-    assert standing.is_aside(ONE)
-    standing.tick(1e9)
-    assert standing.is_aside(ONE), "for good"
 
 
 def test_who_comes_once_a_step_was_closed_is_a_newcomer() -> None:
@@ -135,16 +123,6 @@ def test_whose_fault_we_have_seen_is_set_aside_though_it_is_needed() -> None:
     assert made.aside() == {ONE}
     observe(made, view(), (), ANSWER_S + HEARD_S)
     assert made.aside() == {ONE}
-
-
-def test_who_is_expelled_does_not_come_back_to_a_stage_with_no_others(standing: Standing) -> None:
-    a, b, c = (PeerId(name) for name in "abc")
-    observe(standing, view(second=[a, b, c]), (), 0.0)
-    standing._verdicts.add(Verdict(a, "it lies", None, stage=1))
-    standing.tick(0.0)
-    set_aside(standing, b, 1.0)
-    observe(standing, view(second=[a, b]), (), 2.0)
-    assert standing.aside() == {a}
 
 
 @pytest.mark.parametrize("once", [True, False])
@@ -294,12 +272,6 @@ def test_who_is_aside_in_one_stage_is_left_out_everywhere_where_enough_remain() 
         assert len(found.serving(1)) == left, second
 
 
-def test_only_a_verdict_of_our_own_stage_is_our_own(standing: Standing) -> None:
-    for peer, stage in ((ONE, 1), (SIBLING, 0)):
-        standing._verdicts.add(Verdict(peer, "it lies", None, stage=stage))
-    assert [standing.is_out(peer) for peer in (SIBLING, ONE, TWO)] == [True, False, False]
-
-
 def test_who_goes_and_who_comes_back_is_told_with_the_reason(standing: Standing) -> None:
     (said,) = set_aside(standing, ONE, 0.0)
     assert said.words.endswith(f"of stage 1 is set aside for {ASIDE_S:.0f} s: it sleeps")
@@ -335,7 +307,7 @@ def test_what_a_seat_decides_holds_in_that_seat() -> None:
     both, contacts = held_by((ME, OTHER), (ME, OTHER)), Contacts()
     quorums = [Quorum(ME, stage, contacts, electors=(ME, OTHER, THIRD)) for stage in (0, 1)]
     first, second = (
-        Standing(Place(ME, stage, 2, 8), quorum, Verdicts(), spoilers=lambda: {OTHER})
+        Standing(Place(ME, stage, 2, 8), quorum, spoilers=lambda: {OTHER})
         for stage, quorum in enumerate(quorums)
     )
     contacts.said(1, 0.5)
@@ -359,7 +331,7 @@ def test_two_that_serve_beside_their_own_stage_do_not_judge_their_dispute() -> N
         (OTHER, THIRD),
         missing={OTHER: (THIRD,), THIRD: (OTHER,), FOURTH: ()},
     )
-    made = Standing(Place(ME, 0, 2, 8), UnsplitQuorum(ME, 0), Verdicts())
+    made = Standing(Place(ME, 0, 2, 8), UnsplitQuorum(ME, 0))
     observe(made, seen, (), 0.0)
     observe(made, seen, (), ANSWER_S)
     (loser,) = made.aside()
@@ -372,7 +344,7 @@ def test_a_judge_that_shares_one_of_their_stages_decides_for_the_other_at_once()
     """``OTHER`` and ``THIRD`` hold both stages, and dispute in the first."""
     first = held_by((OTHER, THIRD, FOURTH), (), missing={OTHER: (THIRD,)}).stages[0]
     seen = SwarmView.of([first, held_by((), (ME, OTHER, THIRD)).stages[1]])
-    made = Standing(Place(ME, 1, 2, 8), UnsplitQuorum(ME, 1), Verdicts())
+    made = Standing(Place(ME, 1, 2, 8), UnsplitQuorum(ME, 1))
     observe(made, seen, (), 0.0)
     observe(made, seen, (), ANSWER_S)
     assert len(made.beside()) == 1, "those of the first stage follow"

@@ -1,17 +1,21 @@
 """What a seat's audits go by follows from the run."""
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from client.train.engine import Engine
 from client.train.stage.stage_context import _audits_of
+from protocol.verdicts import Verdicts
 from tests.support.protocol_examples import manifest
 from tests.support.recording_ports import RecordingPorts
 
 
 def audits_of(**run: Any) -> Any:
-    return _audits_of(cast(Engine, RecordingPorts(run=manifest(**run))))
+    ports = RecordingPorts(run=manifest(**run))
+    ports.membership = SimpleNamespace(verdicts=Verdicts())
+    return _audits_of(cast(Engine, ports))
 
 
 @pytest.mark.parametrize(("compute", "mixed"), [("fp32", False), ("bf16", True)])

@@ -1,10 +1,9 @@
-"""A signer of two adverts with one number is expelled everywhere, for good, and on disk."""
+"""Who signs two plans of one attempt is expelled everywhere, for good, and on disk."""
 
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
-import msgspec
 import pytest
 
 from client.net.errors import DialError
@@ -14,41 +13,35 @@ from client.store.records import KeptEvidence
 from client.train.swarm.expulsions import Expulsions
 from protocol.audit.charges import CHARGE, Charge, verdict_of
 from protocol.audit.charges import KIND as CHARGED
-from protocol.effects import Explain, Publish
+from protocol.effects import Explain
 from protocol.errors import RemoteProtocolError
 from protocol.evidence.proof import contradiction
-from protocol.evidence.statement import body_of
-from protocol.ids import PASS_FANOUT, PASS_TO_ALL_UP_TO, PeerId
-from protocol.membership.advert import ADVERT as KIND
-from protocol.membership.advert import ADVERTS
-from protocol.membership.record import Record, seal
+from protocol.evidence.statement import envelope_of
+from protocol.ids import PASS_FANOUT, PASS_TO_ALL_UP_TO, PeerId, SwarmId
 from protocol.verdicts import Verdicts
 from protocol.view import Replica, SwarmView
-from protocol.wire.messages import Plan, Records, Statements
+from protocol.wire.messages import Plan, Statements
 from protocol.wire.parts import PlanMember, Proof, VotedOut
-from tests.support.protocol_examples import OTHER_SWARM, SWARM, peer, proof_of, signer
+from tests.support.protocol_examples import (
+    OTHER_SWARM,
+    SWARM,
+    peer,
+    proof_of,
+    signer,
+    stated_by,
+    statement_by,
+)
 from tests.support.recording_ports import RecordingPorts
-from tests.support.train_swarm import ADVERT, TestSwarm, Volunteer, open_swarm
+from tests.support.train_swarm import TestSwarm, Volunteer
 
 
-def two_faced(swarm: TestSwarm, liar: Volunteer, where: str | None = None) -> Proof:
-    """Two adverts of a volunteer with one number."""
-    signer = liar.engine.signer
-    number = liar.engine.membership.records.seq((KIND, signer.peer)) + 1
-    wall = int(liar.engine.wall())
-    one, two = (
-        seal(
-            signer,
-            KIND,
-            Record(number, wall + 600, ADVERTS.encode(body)),
-            where or swarm.file.swarm,  # type: ignore[arg-type]
-        )
-        for body in (ADVERT, msgspec.structs.replace(ADVERT, memory_bytes=1))
-    )
-    return contradiction(one, two)  # type: ignore[return-value]
+def two_faced(swarm: TestSwarm, liar: Volunteer, where: SwarmId | None = None) -> Proof:
+    """Two plans of a volunteer for one attempt."""
+    author, of = liar.engine.signer, where or swarm.file.swarm
+    return contradiction(*(statement_by(author, of, sort) for sort in (b"a", b"b")))  # type: ignore[return-value]
 
 
-async def test_the_author_of_two_adverts_is_out_everywhere(swarm: TestSwarm) -> None:
+async def test_the_author_of_two_plans_is_out_everywhere(swarm: TestSwarm) -> None:
     honest = [await swarm.add() for _ in range(3)]
     liar = await swarm.add()
     me, home = liar.peer, home_folders(honest[0].disk.parent)
@@ -57,8 +50,7 @@ async def test_the_author_of_two_adverts_is_out_everywhere(swarm: TestSwarm) -> 
         lambda: all(h.engine.membership.roster.member(me) is not None for h in honest)
     )
     proof = two_faced(swarm, liar)
-    liar.engine.send(honest[0].peer, Records([proof.first]))
-    liar.engine.send(honest[1].peer, Records([proof.second]))
+    honest[0].engine.expulsions.receive(honest[1].peer, proof)
     await swarm.until(lambda: all(me in h.engine.membership.verdicts for h in honest))
     await swarm.until(lambda: not swarm.hub.linked(me))
     assert all(h.engine.membership.roster.member(me) is None for h in honest)
@@ -70,7 +62,7 @@ async def test_the_author_of_two_adverts_is_out_everywhere(swarm: TestSwarm) -> 
     assert Persisted(file, KeptEvidence).read() == KeptEvidence((proof,))
     now = late.shown()
     assert [out.peer for out in now.expelled] == [me]
-    assert "two different adverts" in now.expelled[0].reason
+    assert "two different plans" in now.expelled[0].reason
     assert late.engine.internal_errors == 0
 
 
@@ -84,18 +76,6 @@ async def test_who_relays_evidence_of_another_run_is_banned(swarm: TestSwarm) ->
     await swarm.until(lambda: len(swarm.hub.linked(one.peer)) == 1)
     assert swarm.hub.linked(one.peer) == (framed.peer,)
     assert len(one.engine.membership.verdicts) == 0
-
-
-async def test_our_own_adverts_rise_although_the_clock_is_set_back(tmp_path: Path) -> None:
-    """The home is the same, the process another one."""
-    numbers = []
-    async with open_swarm(tmp_path) as swarm:
-        for ahead_s in (3_600, 0):
-            one = await swarm.add(home=tmp_path)
-            membership, wall = one.engine.membership, one.engine.wall() + ahead_s
-            membership.publish(Publish(KIND, ADVERT), one.engine.signer, one.engine.now(), wall)
-            numbers.append(membership.records.seq((KIND, one.peer)))
-    assert numbers == sorted(set(numbers))
 
 
 ME, LEADER, LIAR = peer(0), peer(1), peer(9)
@@ -119,6 +99,10 @@ class Expelling(RecordingPorts):
         self.links = [LEADER]
         self.of = Expulsions(self, network, self.membership, file)
 
+    def find(self, proof: Proof) -> None:
+        """It sees a contradiction itself."""
+        self.of._proven(proof)
+
     def _member(self, of: PeerId) -> Any:
         return Mock(linked=self.members[of]) if of in self.members else None
 
@@ -135,14 +119,12 @@ def voted_out(member: PeerId = LIAR, swarm: str = SWARM) -> VotedOut:
 def plan(attempt: int = 1, by: int = 1, members: int = 2) -> Plan:
     """A plan of a leader, with its signature."""
     parts = [PlanMember(peer(n), b"") for n in range(members)]
-    said = Plan(STAGE, 3, attempt, parts, list(range(members + 1)), [])
-    signed = signer(by).sign("plan", body_of(said), SWARM)
-    return msgspec.structs.replace(said, signature=signed.signature)
+    return stated_by(by, Plan(STAGE, 3, attempt, parts, list(range(members + 1)), []))
 
 
 def test_two_bodies_of_one_author_cut_it_off_and_are_told_to_all() -> None:
     volunteer, proof = Expelling(), proof_of(9)
-    volunteer.of.contradicted(proof.first, proof.second)
+    volunteer.find(proof)
     [(culprit, words)] = volunteer.cut_off
     assert culprit == LIAR
     assert words.endswith(": it is expelled for the rest of the run")
@@ -151,8 +133,7 @@ def test_two_bodies_of_one_author_cut_it_off_and_are_told_to_all() -> None:
     assert volunteer.sent == [(LEADER, Statements("proof", proof.envelopes))]
     assert LIAR in volunteer.of.verdicts
     volunteer.forget()
-    volunteer.of.contradicted(proof.first, proof.second)  # that is known
-    volunteer.of.contradicted(proof.first, proof.first)  # that proves nothing
+    volunteer.find(proof)  # that is known
     assert volunteer.sent == volunteer.done == []
     volunteer.of.link_up(peer(2))
     assert volunteer.sent == [(peer(2), Statements("proof", proof.envelopes))]
@@ -168,7 +149,7 @@ def test_who_has_not_worked_makes_room_for_the_proofs_against_members() -> None:
     volunteer.membership.is_new = lambda of: of != LIAR
     for number in (9, 8, 7, 6):
         proof = proof_of(number)
-        volunteer.of.contradicted(proof.first, proof.second)
+        volunteer.find(proof)
     strangers = {one.culprit for one in volunteer.verdicts if not one.member}
     assert strangers == {peer(8), peer(7), peer(6)}
 
@@ -207,11 +188,11 @@ def test_a_member_is_written_down_at_once_and_strangers_with_the_next_save(tmp_p
     proofs = [proof_of(number) for number in (8, 9, 7)]
     volunteer.members = {peer(8): False, peer(9): False, peer(7): True}
     for proof in proofs[:2]:
-        volunteer.of.contradicted(proof.first, proof.second)
+        volunteer.find(proof)
     assert not file.exists()
     volunteer.of.save()
     assert saved(file) == KeptEvidence(tuple(proofs[:2]))
-    volunteer.of.contradicted(proofs[2].first, proofs[2].second)
+    volunteer.find(proofs[2])
     assert saved(file) == KeptEvidence(tuple(proofs))
     file.unlink()
     volunteer.of.save()
@@ -237,7 +218,7 @@ def test_what_a_leader_states_is_passed_on_to_siblings(count: int, told: int) ->
 def test_a_leader_that_tells_two_plans_is_found_out_by_a_sibling_that_passes_one_on() -> None:
     volunteer = Expelling(siblings=3)
     other = plan(members=3)
-    passed = signer(1).sign("plan", body_of(other), SWARM)
+    passed = envelope_of(LEADER, other)
     volunteer.of.stated(peer(5), plan(by=5))  # it does not lead
     assert volunteer.sent == []
     volunteer.of.stated(LEADER, plan())
@@ -251,8 +232,7 @@ def test_a_leader_that_tells_two_plans_is_found_out_by_a_sibling_that_passes_one
 
 def test_who_passes_on_what_nobody_signed_is_penalised() -> None:
     volunteer = Expelling(siblings=3)
-    forged = signer(2).sign("plan", body_of(plan(members=3)), SWARM)
-    forged = msgspec.structs.replace(forged, signer=LEADER)
+    forged = envelope_of(LEADER, plan(by=2, members=3))
     volunteer.of.stated(LEADER, plan())
     with pytest.raises(RemoteProtocolError):
         volunteer.of.passed_on(peer(2), forged)
