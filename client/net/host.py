@@ -93,6 +93,8 @@ class Connection:
         died."""
         self.ended = trio.Event()
         """Set by the handler when it has finished with the connection."""
+        self._doubted_at: int | None = None
+        """What it had received when the peer did not answer."""
 
     @property
     def bytes_in(self) -> int:
@@ -103,6 +105,15 @@ class Connection:
     def bytes_out(self) -> int:
         """Bytes sent to the network, encryption included."""
         return self._channel.bytes_out
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the peer does not answer, and was not heard since."""
+        return self._doubted_at == self.bytes_in
+
+    def doubt(self) -> None:
+        """Note that the peer does not answer."""
+        self._doubted_at = self.bytes_in
 
     def close(self, reason: str) -> None:
         """End the connection from any task."""

@@ -12,7 +12,6 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from functools import partial
 from weakref import WeakValueDictionary
 
 import trio
@@ -20,12 +19,11 @@ import trio
 from client.net.addresses import Destination, numeric_host, parse_destination
 from client.net.backlog import Backlog
 from client.net.calling import MAX_ADDRESSES, Calls
-from client.net.carrier import Carrier, CarrierHooks, outgoing
 from client.net.connection_limiter import HostLimits
-from client.net.connectivity import Connectivity, Line
+from client.net.connectivity import Connectivity
 from client.net.errors import AddressError, DialError, NetworkError, TurnedAway
 from client.net.host import Connection, Host, open_host
-from client.net.links import REPLACED, Link
+from client.net.links import REPLACED, Carrier, Common, Link, outgoing
 from client.net.network import Inbound, NetEvent, NetworkStatistics, PeerDown, PeerUp
 from client.net.pacing import Pacing, Rates
 from client.net.penalties import PenaltyBox
@@ -105,6 +103,15 @@ class Libp2pNetwork:
         self._strangers = Strangers(self.is_member)
         self._pacing = Pacing(rates)
         self._unfinished = UnfinishedFrames()
+        self._common = Common(
+            deliver=self._deliver,
+            refused=self._on_refused,
+            changed=self._settle,
+            request=self._on_request,
+            pacing=self._pacing,
+            unfinished=self._unfinished,
+            hello_s=math.inf if hello_s is None else hello_s,
+        )
         self._backlog = Backlog()
         self._host: Host  # set by open_network: host and network refer to each other
         self.passing: PassingOn  # set by open_network, as the next one
@@ -152,36 +159,16 @@ class Libp2pNetwork:
         carriers = (carrier for link in self._links.values() for carrier in link.carriers)
         return any(c.connection.ip and is_global(c.connection.ip) for c in carriers)
 
-    def lines(self) -> list[Line]:
-        """Return the links that work, as `Connectivity` judges them."""
-        found = []
-        for peer, connection in self._working().items():
-            session = connection.session
-            seen = connection.number, connection.bytes_in, session.answers
-            found.append(Line(peer, *seen, connection.own_host, session.rtt_s))
-        return found
-
-    def _working(self) -> dict[PeerId, Connection]:
+    def working(self) -> dict[PeerId, Connection]:
         """Return what takes the frames of each link that works."""
         connections = {peer: link.connection for peer, link in self._links.items() if link.works}
         return {peer: found for peer, found in connections.items() if found is not None}
 
-    def ask(self, peer: PeerId) -> None:
-        """Ping a peer on its link."""
-        link = self._links.get(peer)
-        if link is not None and link.connection is not None:
-            link.connection.session.ping()
-
     def doubt(self, peer: PeerId) -> None:
         """Dial a peer beside its link, which does not answer."""
-        if link := self._links.get(peer):
-            link.doubt()
+        if (connection := self._connection(peer)) is not None:
+            connection.doubt()
             self._has_changed(peer)
-
-    def cut(self, peer: PeerId, reason: str) -> None:
-        """End a link that cannot work any more."""
-        if link := self._links.get(peer):
-            link.close(reason)
 
     def dial_again(self) -> None:
         """Dial all wanted peers without a sure link, at once, in place of dials under way."""
@@ -447,7 +434,7 @@ class Libp2pNetwork:
 
     def relayed(self) -> frozenset[PeerId]:
         """Return the peers whose link goes through a relay."""
-        return frozenset(peer for peer, one in self._working().items() if one.relay is not None)
+        return frozenset(peer for peer, one in self.working().items() if one.relay is not None)
 
     def serve_circuit(self, stream: ByteStream, relay: PeerId, asker: PeerId) -> None:
         """Take an inbound connection that a relay passes on; it outlives the relay's stream."""
@@ -479,7 +466,7 @@ class Libp2pNetwork:
         """Return the counters as they are now."""
         carriers = (carrier for link in self._links.values() for carrier in link.carriers)
         moved = sum(map(_moved, carriers), self._ended)
-        working, failures = self._working(), self.punching.refused.items()
+        working, failures = self.working(), self.punching.refused.items()
         unmet = Counter({f"punching: {reason}": number for reason, number in failures})
         trips = {peer: one.session.rtt_s for peer, one in working.items()}
         return NetworkStatistics(
@@ -530,27 +517,16 @@ class Libp2pNetwork:
             self._end(link, link.carriers[-1].connection)
             link = None
         if link is None:
-            link = self._links[peer] = Link(self.peer_id, peer)
+            link = self._links[peer] = Link(self.peer_id, peer, self._common)
         return link
 
     async def _carry(self, link: Link, connection: Connection) -> None:
         """Run one carrier of a link, and report the link's end if it was the last."""
-        hooks = CarrierHooks(
-            deliver=partial(self._deliver, link),
-            refused=partial(self._on_refused, link.peer),
-            up=partial(self._settle, link),
-            admitted=link.admitted.wait,
-            sent=link.sent.unpark_all,
-            relay=self._on_request,
-        )
         if self._hello_s is None:
             link.admitted.set()
         if link.admitted.is_set():
             self._admitted(connection)
-        # We chose the peers that we dialled, and they may be busy starting.
-        hello_s = math.inf if connection.dialled else self._hello_s or math.inf
-        pacing, unfinished = self._pacing, self._unfinished
-        carrier = Carrier(connection, link.queues, hooks, pacing, unfinished, hello_s)
+        carrier = Carrier(connection, link)
         connection.session.intake = self._strangers.intake(link.peer)
         link.attach(carrier)
         self._settle(link)

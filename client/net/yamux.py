@@ -103,7 +103,7 @@ class YamuxSession:
         """Smoothed round trip of a small frame, queues included; None: none was measured."""
         self.answers = 0
         """Answers to the ping that was sent last, whenever that was."""
-        self._ping, self._pinged_at, self._answered = 0, -math.inf, True
+        self._ping, self.pinged_at, self._answered = 0, -math.inf, True
         self._replies = bytearray()
         self._header = bytearray()  # an unfinished frame header
         self._body_left = 0
@@ -260,19 +260,19 @@ class YamuxSession:
 
     def measure_trip(self) -> None:
         """Measure the round trip if that was long ago."""
-        if self._answered and trio.current_time() - self._pinged_at > MEASURE_S:
+        if self._answered and trio.current_time() - self.pinged_at > MEASURE_S:
             self.ping()
 
     def ping(self) -> None:
         """Ask the peer for a sign of life, which also measures the round trip."""
-        self._ping, self._pinged_at = (self._ping + 1) % 2**32, trio.current_time()
+        self._ping, self.pinged_at = (self._ping + 1) % 2**32, trio.current_time()
         self._answered = False
         self.reply(HEADER.pack(0, PING, SYN, 0, self._ping))
 
     def _on_pong(self, number: int) -> None:
         if number == self._ping and not self._answered:
             self.answers, self._answered = self.answers + 1, True
-            trip_s = trio.current_time() - self._pinged_at
+            trip_s = trio.current_time() - self.pinged_at
             self.rtt_s = trip_s if self.rtt_s is None else 0.8 * self.rtt_s + 0.2 * trip_s
 
     def reply(self, frame: bytes) -> None:

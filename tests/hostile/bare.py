@@ -13,7 +13,6 @@ from operator import attrgetter
 import trio
 
 from client.net.addresses import parse_destination
-from client.net.carrier import LANES
 from client.net.errors import NetworkError
 from client.net.handshake import (
     accept_protocol,
@@ -21,6 +20,7 @@ from client.net.handshake import (
     make_identity,
     request_protocol,
 )
+from client.net.links import LANES
 from client.net.relay.exchange import negotiable
 from client.net.secure import SecureChannel
 from client.net.tcp import TCP

@@ -5,9 +5,9 @@ import contextlib
 import pytest
 import trio
 
-from client.net.carrier import LANES
 from client.net.errors import DialError
 from client.net.handshake import request_protocol
+from client.net.links import LANES
 from client.net.network import PeerDown, PeerUp
 from client.net.relay.exchange import FAILURES, ask, negotiable
 from client.net.yamux import (
@@ -215,7 +215,7 @@ async def test_a_peer_that_reads_no_answers_ends_its_link_and_not_the_network(
         connection = a._links[b.peer_id].connection
         assert connection is not None
         connection.session._replies += bytes(MAX_REPLY_BYTES)
-        a.ask(b.peer_id)
+        connection.session.ping()
         await connection.ended.wait()
         await honest.connect(a.addresses[0])
         await is_up(a, honest)

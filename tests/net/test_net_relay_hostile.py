@@ -122,7 +122,7 @@ async def test_each_side_of_a_circuit_sends_out_of_its_own_share(
             await turn(sender, size_bytes)
 
         monkeypatch.setattr(relay.passing._shares, "turn", noted)
-        a.ask(b.peer_id)
+        a.working()[b.peer_id].session.ping()
         await until(lambda: len(senders) == 2)
         assert senders == {(one.peer_id, f"prefix of {one.peer_id}") for one in (a, b)}
 
