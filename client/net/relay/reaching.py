@@ -46,19 +46,14 @@ class Reaching:
 
     def __init__(self, links: Links, nursery: trio.Nursery) -> None:
         self._links, self._nursery = links, nursery
-        self.moved = trio.Event()
-        """Set when the relays have changed through which we are reached; replaced by whoever takes
-        notice."""
         self.machine = RelayClient()
         self._candidates: dict[PeerId, tuple[Destination, ...]] = {}
         self._reserved: dict[PeerId, tuple[YamuxStream, Destination]] = {}
         """The stream of each reservation, which lasts as long, and where the relay is."""
-        self._told: tuple[PeerId, ...] = ()
-        """The relays through which we were reached when ``moved`` was set last."""
-        nursery.start_soon(self._tick)
 
     def update(self, relays: Mapping[PeerId, Sequence[str]], *, needed: bool) -> None:
-        """Set the members that relay with their addresses, and whether we need any."""
+        """Set the members that relay with their addresses, and whether we need any. Call it
+        often."""
         found = {peer: _dialled_directly(texts) for peer, texts in relays.items()}
         me = self._links.peer_id
         self._candidates = {peer: at for peer, at in found.items() if at and peer != me}
@@ -149,19 +144,11 @@ class Reaching:
         near = tuple(one for one in candidates if one.host == connection.ip)
         return connection, stream, (near or candidates)[0]
 
-    async def _tick(self) -> None:
-        while True:
-            self._perform(self.machine.tick(trio.current_time()))
-            await trio.sleep(TICK_S)
-
     def _perform(self, requests: list[PeerId]) -> None:
         for relay in requests:
             self._nursery.start_soon(self._reserve, relay)
         for relay in self._reserved.keys() - set(self.machine.relays):
             self._reserved.pop(relay)[0].reset()
-        if (relays := self.machine.relays) != self._told:
-            self._told = relays
-            self.moved.set()
 
 
 def _prefix_of(address: Destination) -> str:
