@@ -82,8 +82,6 @@ MAX_RELAYED = 2
 """Addresses of one member that are tried through relays."""
 DIRECT_S = 2.0
 """Longest dial of a peer that is reached through a relay at the same time."""
-IMPROVE_FIRST_S, IMPROVE_MOST_S = 15.0, 600.0
-"""Seconds between attempts to reach directly who is reached through a relay."""
 HEARD_S = 0.05
 """Between two looks whether a peer that is dialled beside its link is heard on that again."""
 ADVERT_S = 2.0
@@ -137,7 +135,8 @@ class Libp2pNetwork:
         self._refused: Counter[str] = Counter()
         self._ended = Counter[str]()  # sums over carriers that have ended
         self._changed = WeakValueDictionary[PeerId, trio.lowlevel.ParkingLot]()
-        """Who waits for a change of the link with a peer: those of others need not wake up."""
+        """Who waits for a change of the link with a peer, or of its addresses: those of others need
+        not wake up."""
         self.events = ByteQueue[NetEvent](_event_size, EVENT_ITEMS, EVENT_BYTES)
         """Network events, in order for each peer and lane; while it is full, reading from peers
         pauses. Links come and go beyond its bounds, as seldom as the limiter lets them."""
@@ -261,7 +260,7 @@ class Libp2pNetwork:
             self._calls.believe(connection.called)
         with trio.move_on_after(UP_S):
             while not self._is_up(peer) and not connection.ended.is_set():
-                await self._change_of(peer).park()
+                await self.change_of(peer).park()
         if not self._is_up(peer):
             kind = TurnedAway if connection.ended.is_set() else DialError
             connection.close("its lanes did not open in time")
@@ -333,7 +332,9 @@ class Libp2pNetwork:
         them is in our own home; and a port of ours for each kind of host that everybody sees at
         one place."""
         self._outer_hosts = tuple(hosts)
-        self.punching.seen_at(outers)
+        before, self.punching.own = self.punching.own, tuple(outers)
+        for peer in list(self._changed) if outers and not before else ():
+            self._has_changed(peer)
 
     def admission(self, peer: PeerId) -> trio.Event:
         """Return what is set once a linked peer is admitted. See `Links`."""
@@ -478,7 +479,8 @@ class Libp2pNetwork:
             rtt_s={peer: trip_s for peer, trip_s in trips.items() if trip_s is not None},
         )
 
-    def _change_of(self, peer: PeerId) -> trio.lowlevel.ParkingLot:
+    def change_of(self, peer: PeerId) -> trio.lowlevel.ParkingLot:
+        """Return where to wait for a change of a peer's link or addresses. See `Links`."""
         return self._changed.setdefault(peer, trio.lowlevel.ParkingLot())
 
     def _has_changed(self, peer: PeerId) -> None:
@@ -530,7 +532,7 @@ class Libp2pNetwork:
         connection.session.intake = self._strangers.intake(link.peer)
         link.attach(carrier)
         self._settle(link)
-        if connection.relay is not None and connection.dialled:
+        if connection.relay is not None:
             self._nursery.start_soon(self.punching.replace, connection)
         try:
             await connection.run(carrier.run)
@@ -620,30 +622,17 @@ class Libp2pNetwork:
                 if not self._is_sure(peer):
                     await self.dial_any(self._wanted.get(peer, ()))
                 began = trio.current_time()
-                await self._while_up(peer)
+                while self._is_sure(peer):
+                    await self.change_of(peer).park()
                 if trio.current_time() - began >= STEADY_S:
                     backoff_s = BACKOFF_FIRST_S
                 else:
                     await trio.sleep(backoff_s * random.uniform(0.5, 1.5))
                     backoff_s = min(2 * backoff_s, BACKOFF_MOST_S)
 
-    async def _while_up(self, peer: PeerId) -> None:
-        """Wait while a wanted peer's link works; of a relayed one, try to make a direct one."""
-        pause_s, known, due = IMPROVE_FIRST_S, self._wanted.get(peer), -math.inf
-        while self._is_sure(peer):
-            addresses, now = self._wanted.get(peer), trio.current_time()
-            if due == -math.inf or addresses != known:
-                pause_s, known = IMPROVE_FIRST_S, addresses
-                due = now + random.uniform(0.1, 1.0) * pause_s
-            with trio.move_on_at(math.inf if self.direct(peer) is not None else due) as waiting:
-                await self._change_of(peer).park()
-            if waiting.cancelled_caught:
-                await self._make_direct(peer)
-                pause_s = min(2 * pause_s, IMPROVE_MOST_S)
-                due = trio.current_time() + random.uniform(0.5, 1.0) * pause_s
-
-    async def _make_direct(self, peer: PeerId) -> None:
-        """Dial a peer beside a relayed connection, which the new one then takes over from."""
+    async def dial_beside(self, peer: PeerId) -> None:
+        """Dial a wanted peer beside a relayed connection, which the new one then takes over from.
+        See `Links`."""
         found = (await self._resolved(self._wanted.get(peer, ()))).values()
         now = trio.current_time()
         addresses = [one for one in found if one.relay is None and self._calls.may_call(one, now)]

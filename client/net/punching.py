@@ -1,8 +1,8 @@
 """Hole punching: two relayed peers dial each other at the same moment, over TCP.
 
-Who dialled a circuit tries to replace it by a direct connection as soon as the peer is admitted,
-and again after growing pauses. The direct connection takes over in the midst of the link, as any
-that was announced does (``links.py``).
+Both ends of a circuit try to replace it by a direct connection as soon as the peer is admitted, and
+again after growing pauses: by a usual dial, and who has dialled the circuit by punching. The direct
+connection takes over in the midst of the link, as any that was announced does (``links.py``).
 
 A router lets in whom its home has just written to. So each side names the place where others see
 one of its ports, and both connect from that port: TCP's simultaneous open (RFC 9293, 3.5). A try is
@@ -17,7 +17,6 @@ State: our own place, the budgets, what is under way.
 """
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import Final, Literal
 
 import trio
@@ -42,7 +41,6 @@ from protocol.reachability.budgets import Budgets
 from protocol.relay.messages import FIRST_PORT, Punch, PunchNow, PunchRefused, Status, WhereIs
 
 AGAIN_FIRST_S: Final = 2.0
-"""Pause after tries that have failed: at first often only our own place is not known yet."""
 AGAIN_MOST_S: Final = 600.0
 MOST: Final = 16
 """Tries of others under way."""
@@ -72,20 +70,12 @@ class Punching:
         self._links = links
         self._budgets = Budgets()
         self._serving = 0
-        self._own: Sequence[Outer] = ()
-        self._known = trio.Event()
+        self.own: tuple[Outer, ...] = ()
+        """Our ports that everybody sees at one place, one for each kind of host."""
         self.refused: Counter[str] = Counter()
 
-    def seen_at(self, own: Sequence[Outer]) -> None:
-        """Note our ports that everybody sees at one place, one for each kind of host."""
-        self._own = own
-        if own:
-            self._known.set()
-        elif self._known.is_set():
-            self._known = trio.Event()
-
     async def replace(self, connection: Connection) -> None:
-        """Try to replace a relayed connection that we dialled, until it has ended."""
+        """Try to replace a relayed connection, until it has ended."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_trying, connection)
             await connection.ended.wait()
@@ -121,10 +111,12 @@ class Punching:
         await self._links.admission(connection.peer).wait()
         pause_s = AGAIN_FIRST_S
         while True:
-            await self._known.wait()
-            await self._begin(connection)
-            await trio.sleep(pause_s)
-            pause_s = min(2 * pause_s, AGAIN_MOST_S)
+            await self._links.dial_beside(connection.peer)
+            if self.own and connection.dialled:
+                await self._begin(connection)
+            with trio.move_on_after(pause_s) as waiting:
+                await self._links.change_of(connection.peer).park()
+            pause_s = min(2 * pause_s, AGAIN_MOST_S) if waiting.cancelled_caught else AGAIN_FIRST_S
 
     async def _begin(self, connection: Connection) -> None:
         async with self._links.dialling(connection.peer):
@@ -186,7 +178,7 @@ class Punching:
     def _own_seen_by(self, connection: Connection) -> Outer | None:
         """Return our port that is of the peer's kind of host, and where others see it."""
         kind = kind_of(connection.host_by_relay)
-        found = (one for one in self._own if kind_of(one.host) == kind and one.port >= FIRST_PORT)
+        found = (one for one in self.own if kind_of(one.host) == kind and one.port >= FIRST_PORT)
         return next(found, None)
 
     def _objection(self, connection: Connection, place: Punch, own: Outer | None) -> Code:

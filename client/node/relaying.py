@@ -88,7 +88,7 @@ class Relaying:
         """Return how we are reached and whom we relay for, for the status."""
         machine = self._network.passing.machine
         return RelayView(
-            through=list(self._network.reaching.machine.relays),
+            through=list(self._network.reaching.relays),
             rate_bytes_per_s=self._lent_bytes_per_s() if machine.offers else 0.0,
             members=len(machine.reservations),
             circuits=machine.circuits,
@@ -127,7 +127,7 @@ class Relaying:
 
     def _tell(self, *, offers: bool) -> None:
         """Tell the user what has changed."""
-        now = self._network.reaching.machine.relays or offers
+        now = self._network.reaching.relays or offers
         if now == self._told:
             return
         self._told = now

@@ -439,7 +439,7 @@ async def _honest(host: str, relay: str) -> None:
         nursery.start_soon(newcomers, address)
 
         def now() -> dict[str, Any]:
-            reserved_at = len(b.reaching.machine.relays)
+            reserved_at = len(b.reaching.relays)
             return {**told, "reserved": reserved_at, "blamed": dict(b.statistics().refused)}
 
         await talk(address, now)

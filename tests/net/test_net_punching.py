@@ -82,7 +82,7 @@ class End:
         self.lock, self.admitted = trio.Lock(), trio.Event()
         self.admitted.set()
         self.punching = Punching(self)  # type: ignore[arg-type]
-        self.punching.seen_at([own] if own else [])
+        self.punching.own = (own,) if own else ()
 
     @property
     def failed(self) -> list[str]:

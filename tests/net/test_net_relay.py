@@ -124,7 +124,7 @@ async def test_a_place_is_given_back_and_ends_with_the_relaying(networks: Networ
         await until(lambda: not machine.reservations)
         await reserve(member, relay)
         relay.passing.offer(relays=False)
-        await until(lambda: not member.reaching.machine.relays)
+        await until(lambda: not member.reaching.relays)
         assert linked(member, relay)
 
 
@@ -170,7 +170,7 @@ async def test_who_is_no_member_any_more_loses_its_place(
         await trio.sleep(0.3)
         assert machine.reservations == {member.peer_id}
         relay.is_member = lambda _peer: False  # type: ignore[method-assign]
-        await until(lambda: not (machine.reservations or member.reaching.machine.relays))
+        await until(lambda: not (machine.reservations or member.reaching.relays))
         assert linked(member, relay)
 
 
@@ -256,10 +256,9 @@ async def test_a_slow_reader_stops_its_sender_and_fills_no_memory(networks: Netw
 
 
 async def test_a_direct_connection_takes_over_from_a_relayed_one_in_the_midst_of_tensors(
-    networks: Networks, monkeypatch: pytest.MonkeyPatch
+    networks: Networks,
 ) -> None:
     """Nothing is lost, doubled or out of order, and the rest of the client notices nothing."""
-    monkeypatch.setattr("client.net.libp2p_network.IMPROVE_FIRST_S", 0.2)
     async with circuit(networks) as (a, b, relay), trio.open_nursery() as nursery:
         got: dict[Libp2pNetwork, list[int]] = {a: [], b: []}
         over = trio.Event()

@@ -65,6 +65,12 @@ class Links(Protocol):
     def dialling(self, peer: PeerId) -> trio.Lock:
         """Return what is held while a peer is dialled."""
 
+    def change_of(self, peer: PeerId) -> trio.lowlevel.ParkingLot:
+        """Return where to wait for a change of a peer's link or addresses, or of our places."""
+
+    async def dial_beside(self, peer: PeerId) -> None:
+        """Dial a peer beside a relayed connection, at the addresses that may be called now."""
+
     async def meet(self, target: Destination, own_port: int, *, first: bool) -> None:
         """Dial a peer that dials us, and let the link move; raises DialError."""
 

@@ -21,12 +21,12 @@ from client.net.errors import NetworkError
 from client.net.host import Connection
 from client.net.pacing import Pacing
 from client.net.relay.exchange import Links, answered, send_message
+from client.net.relay.reaching import REVIEW_S
 from client.net.relay.shares import MAX_PIECE_BYTES, Sender, Shares
 from client.net.yamux import YamuxStream
 from protocol.hosts import is_loopback, prefix_of
 from protocol.ids import PeerId
 from protocol.pace import TICK_S
-from protocol.relay.client import REVIEW_S
 from protocol.relay.holding import Holding, Room
 from protocol.relay.messages import Connect, Reserve, Status, Stop, WhereIs
 from protocol.relay.server import Asked, RelayLimits, RelayServer
