@@ -56,9 +56,7 @@ from libp2p.io.abc import ReadWriteCloser  # noqa: E402
 from libp2p.io.exceptions import IOException  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from client.net.transport import Buffer
+    from client.net.transport import ByteStream
 
 SECURITY: Final = "/noise"
 """The only security protocol that is offered or accepted; the library offers plaintext, too."""
@@ -69,20 +67,12 @@ class GuardedStream(ReadWriteCloser):  # type: ignore[misc]  # untyped library
     """A byte stream with the library's interface and a budget of bytes to read.
 
     Args:
-        receive: returns 1..n bytes, or none at the end of the stream.
-        send: sends all of the bytes.
+        stream: nobody else reads or writes it meanwhile.
         budget_bytes: how much may be read through this object.
     """
 
-    def __init__(
-        self,
-        receive: Callable[[int], Awaitable[Buffer]],
-        send: Callable[[bytes], Awaitable[None]],
-        budget_bytes: int = MAX_HANDSHAKE_BYTES,
-    ) -> None:
-        self._receive = receive
-        self._send = send
-        self._budget_bytes = budget_bytes
+    def __init__(self, stream: ByteStream, budget_bytes: int = MAX_HANDSHAKE_BYTES) -> None:
+        self._stream, self._budget_bytes = stream, budget_bytes
 
     async def read(self, n: int | None = None) -> bytes:
         """Read up to ``n`` bytes; raises IOException at the end or past the budget."""
@@ -91,7 +81,7 @@ class GuardedStream(ReadWriteCloser):  # type: ignore[misc]  # untyped library
         if n is None or n > self._budget_bytes:
             raise IOException("more bytes than a handshake needs")
         try:
-            data = bytes(await self._receive(n))
+            data = bytes(await self._stream.receive_some(n))
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise IOException(str(error)) from error
         if not data:
@@ -102,7 +92,7 @@ class GuardedStream(ReadWriteCloser):  # type: ignore[misc]  # untyped library
     async def write(self, data: bytes) -> None:
         """Write everything; raises IOException when the stream is broken."""
         try:
-            await self._send(data)
+            await self._stream.send_all([data])
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise IOException(str(error)) from error
 

@@ -33,9 +33,10 @@ import trio
 from client.net.errors import ConnectionLost, HandshakeFailed, StreamReset
 from client.net.handshake import accept_protocol, request_protocol
 from client.net.host import Connection
+from client.net.libp2p_patches import GuardedStream
 from client.net.pacing import Pacing
 from client.net.queues import ByteQueue
-from client.net.relay.exchange import RELAY_PROTOCOL, negotiable
+from client.net.relay.exchange import RELAY_PROTOCOL
 from client.net.unfinished import UnfinishedFrames
 from client.net.yamux import YamuxStream
 from protocol.errors import LocalProtocolError, RemoteProtocolError
@@ -353,7 +354,7 @@ class Carrier:
         try:
             with trio.fail_after(OPEN_S):
                 offered = (*LANES.values(), RELAY_PROTOCOL)
-                chosen = await accept_protocol(negotiable(stream), offered)
+                chosen = await accept_protocol(GuardedStream(stream), offered)
         except (HandshakeFailed, trio.TooSlowError):
             stream.reset()  # a stranger's protocol (identify, ping): refuse the stream only
             return
@@ -412,7 +413,7 @@ class Carrier:
         # Also when retired already: the peer waits for the end of all lanes.
         with trio.fail_after(OPEN_S):
             stream = await self.connection.session.open_stream(urgent=name == "control")
-            await request_protocol(negotiable(stream), LANES[name])
+            await request_protocol(GuardedStream(stream), LANES[name])
         self._lanes_to_open.discard(name)
         if not self._lanes_to_open and not self._retired.is_set():
             self._common.changed(self._link)

@@ -29,7 +29,7 @@ import trio
 from client.net.errors import ConnectionLost, StreamReset
 from client.net.pacing import Pace
 from client.net.secure import MAX_PLAINTEXT_BYTES, SecureChannel
-from client.net.transport import Buffer
+from client.net.transport import Buffer, ByteStream
 from client.net.windows import INITIAL_WINDOW_BYTES, ReceiveWindow, WindowBudget
 from protocol.errors import RemoteProtocolError
 from protocol.token_bucket import TokenBucket
@@ -154,7 +154,7 @@ class YamuxSession:
         does not say so."""
         if not self._torn:
             with suppress(ConnectionLost), trio.move_on_after(GO_AWAY_S):
-                await self._channel.send([HEADER.pack(0, GO_AWAY, 0, 0, 0)])
+                await self._channel.send_all([HEADER.pack(0, GO_AWAY, 0, 0, 0)])
 
     async def open_stream(self, *, urgent: bool = False) -> YamuxStream:
         """Open a stream to the peer.
@@ -233,7 +233,7 @@ class YamuxSession:
         complete = False
         try:
             with trio.CancelScope(shield=True) as self._sending:
-                await self._channel.send(messages)
+                await self._channel.send_all(messages)
                 complete = True
         finally:
             if not complete:  # failed, or ended, inside a frame: nothing may follow it
@@ -385,7 +385,7 @@ class YamuxSession:
             stream.on_fin()
 
 
-class YamuxStream:
+class YamuxStream(ByteStream):
     """One stream. One task may send and one may receive at a time.
 
     Args:
@@ -498,6 +498,11 @@ class YamuxStream:
         if not self._reset:
             self._session.reply(self._frame(WINDOW_UPDATE, RST, 0))
             self.on_reset()
+
+    async def aclose(self) -> None:
+        """End the stream at once. See `reset`."""
+        self.reset()
+        await trio.lowlevel.checkpoint()
 
     # Called by the session when a frame arrives.
 

@@ -7,9 +7,10 @@ import trio
 
 from client.net.errors import DialError
 from client.net.handshake import request_protocol
+from client.net.libp2p_patches import GuardedStream
 from client.net.links import LANES
 from client.net.network import PeerDown, PeerUp
-from client.net.relay.exchange import FAILURES, ask, negotiable
+from client.net.relay.exchange import FAILURES, ask
 from client.net.yamux import (
     HEADER,
     MAX_REPLY_BYTES,
@@ -37,7 +38,7 @@ async def hostile_lane(intrude: Intrude, address: str, name: str):  # type: igno
 
         nursery.start_soon(run)
         stream = await session.open_stream()
-        await request_protocol(negotiable(stream), LANES[name])
+        await request_protocol(GuardedStream(stream), LANES[name])
         yield session, stream
         nursery.cancel_scope.cancel()
 
@@ -107,7 +108,7 @@ async def test_a_lane_cannot_be_opened_twice(networks: Networks, intrude: Intrud
     async with networks() as a, hostile_lane(intrude, a.addresses[0], "bulk") as (session, _):
         again = await session.open_stream()
         with contextlib.suppress(Exception):
-            await request_protocol(negotiable(again), LANES["bulk"])
+            await request_protocol(GuardedStream(again), LANES["bulk"])
         await until(lambda: session.closed)
         assert a.statistics().refused["lane-opened-twice"] == 1
 

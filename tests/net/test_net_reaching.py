@@ -29,32 +29,17 @@ class Relays:
         self.asked: list[str] = []
         """Those that have not answered yet."""
         self._answers: dict[str, tuple[trio.Event, list[Any]]] = {}
-        self._ends: dict[str, trio.Event] = {}
-        self.closed = False
-        """Whether links end with the reservations."""
 
     def direct(self, relay: str) -> Any:
-        ended = trio.Event()
-        ended.set()
-        session = SimpleNamespace(closed=self.closed)
+        ended, session = trio.Event(), SimpleNamespace(closed=True)
         return SimpleNamespace(peer=relay, ip="", session=session, ended=ended)
 
     async def _answered(self, links: object, connection: Any, message: object) -> Any:
         self.asked.append(connection.peer)
-        answer = self._answers[connection.peer] = trio.Event(), []
-        await answer[0].wait()
+        done, places = self._answers[connection.peer] = trio.Event(), []
+        await done.wait()
         self.asked.remove(connection.peer)
-        connection.session.closed = self.closed
-        if not answer[1]:
-            return None
-        end = self._ends[connection.peer] = trio.Event()
-
-        async def receive_some(most: int) -> bytes:
-            await end.wait()
-            connection.session.closed = self.closed
-            return b""
-
-        return SimpleNamespace(receive_some=receive_some, reset=end.set), Status("ok")
+        return places.pop() if places else None
 
     async def update(self, relays: Mapping[str, str], *, needed: bool = True) -> None:
         at = {
@@ -65,15 +50,12 @@ class Relays:
 
     async def answer(self, granted: bool, *relays: str) -> None:
         for relay in relays:
-            done, what = self._answers[relay]
-            what += ["a place"] * granted
+            done, places = self._answers[relay]
+            if granted:
+                end = trio.Event()
+                stream = SimpleNamespace(receive_some=lambda _, end=end: end.wait(), reset=end.set)
+                places.append((stream, Status("ok")))
             done.set()
-        await wait_all_tasks_blocked()
-
-    async def end(self, relay: str, *, closed: bool) -> None:
-        """A reservation ends, perhaps with its link."""
-        self.closed = closed
-        self._ends[relay].set()
         await wait_all_tasks_blocked()
 
 
@@ -173,17 +155,3 @@ async def test_in_another_network_relays_that_were_of_no_use_are_asked_again(
     assert world.asked == [R2], "it was asked from the old network"
     await world.answer(False, R2)
     assert world.asked == []
-
-
-@pytest.mark.parametrize("closed", [True, False])
-async def test_a_lost_relay_is_replaced_at_once_and_one_that_only_ends_the_place_left_alone(
-    world: Relays, closed: bool, autojump_clock: MockClock
-) -> None:
-    await world.update({R1: "p", R2: "q"})
-    await world.answer(True, R1, R2)
-    await world.end(R1, closed=closed)
-    assert world.asked == [R1] * closed, "its link may be made anew"
-    assert world.reaching.relays == (R2,)
-    await trio.sleep(ASIDE_S + 0.1)
-    await world.update({R1: "p", R2: "q"})
-    assert world.asked == [R1]

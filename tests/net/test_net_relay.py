@@ -10,9 +10,10 @@ from client.net.addresses import parse_destination
 from client.net.errors import DialError
 from client.net.handshake import make_identity, request_protocol
 from client.net.libp2p_network import Libp2pNetwork
+from client.net.libp2p_patches import GuardedStream
 from client.net.network import Inbound, PeerDown, PeerUp
 from client.net.relay import passing
-from client.net.relay.exchange import RELAY_PROTOCOL, ask, negotiable
+from client.net.relay.exchange import RELAY_PROTOCOL, ask
 from client.net.relay.reaching import _prefix_of
 from client.net.windows import INITIAL_WINDOW_BYTES
 from protocol.hosts import kind_of
@@ -226,7 +227,7 @@ async def test_garbage_costs_points_and_one_connection(networks: Networks, garba
         await reserve(b, relay)
         connection = a.direct(relay.peer_id)
         stream = await connection.session.open_stream()
-        await request_protocol(negotiable(stream), RELAY_PROTOCOL)
+        await request_protocol(GuardedStream(stream), RELAY_PROTOCOL)
         await stream.send_all([garbage])
         stream.send_eof()
         await until(lambda: not linked(a, relay))

@@ -11,8 +11,8 @@ from client.net.connection_limiter import HostLimits
 from client.net.host import Connection
 from client.net.libp2p_network import Libp2pNetwork
 from client.net.relay import exchange, passing
-from client.net.relay.circuit import CircuitStream
 from client.net.transport import ByteStream
+from client.net.yamux import YamuxStream
 from protocol.ids import PeerId
 from protocol.relay.messages import Connect
 from protocol.relay.server import RelayLimits
@@ -84,14 +84,14 @@ async def test_a_circuit_lasts_no_longer_than_either_of_its_streams(
     """Or whoever is silent would hold its place for ever."""
     async with networks() as relay, networks() as a, networks() as b:
         await reserve(b, relay)
-        theirs: list[CircuitStream] = []
+        theirs: list[YamuxStream] = []
         serve = lambda stream, relay, asker: theirs.append(stream)  # noqa: E731
         b.serve_circuit = serve  # type: ignore[method-assign]
         await a.connect(relay.addresses[0])
         for ended_by_b in (False, True):
             ours = await circuit_to(a, relay, b)
             assert relay.passing.machine.circuits == 1
-            getattr(theirs[-1]._stream if ended_by_b else ours, end)()
+            getattr(theirs[-1] if ended_by_b else ours, end)()
             await until(lambda: not relay.passing.machine.circuits)
 
 

@@ -1,16 +1,9 @@
 """Receive windows: they follow the line, stay within their budget, and are enforced."""
 
-from types import SimpleNamespace
-from typing import cast
-from unittest.mock import AsyncMock
-
 import pytest
-import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.net.errors import StreamReset
-from client.net.relay.circuit import WINDOW_BYTES, CircuitStream
 from client.net.windows import (
     INITIAL_WINDOW_BYTES,
     MIN_TRIP_S,
@@ -18,7 +11,6 @@ from client.net.windows import (
     ReceiveWindow,
     WindowBudget,
 )
-from client.net.yamux import YamuxSession, YamuxStream
 from protocol.errors import RemoteProtocolError
 
 MIB = 1024 * 1024
@@ -117,13 +109,3 @@ def test_a_short_trip_counts_as_one_that_a_busy_machine_needs() -> None:
     fast.charge(INITIAL_WINDOW_BYTES)
     fast.take(INITIAL_WINDOW_BYTES, 1e-6, 1e-3)  # a burst says nothing about the line yet
     assert fast.granted_bytes == INITIAL_WINDOW_BYTES
-
-
-async def test_the_window_of_a_circuit_may_grow() -> None:
-    session = SimpleNamespace(closed=False, trip_s=0.1, budget=WindowBudget(64 * MIB))
-    stream = YamuxStream(cast(YamuxSession, session), 1)
-    stream.send_all = AsyncMock(side_effect=StreamReset("gone"))  # type: ignore[method-assign]
-    circuit = CircuitStream(stream)
-    assert stream._window.most_bytes == WINDOW_BYTES > INITIAL_WINDOW_BYTES
-    with pytest.raises(trio.BrokenResourceError, match="gone"):
-        await circuit.send_all(b"to the peer behind it")

@@ -75,15 +75,6 @@ class Links(Protocol):
         """Dial a peer that dials us, and let the link move; raises DialError."""
 
 
-def negotiable(stream: YamuxStream) -> GuardedStream:
-    """Return a fresh stream as the library negotiates its protocol."""
-
-    async def send(data: bytes) -> None:
-        await stream.send_all([data])
-
-    return GuardedStream(stream.receive_some, send)
-
-
 async def send_message(stream: YamuxStream, message: RelayMessage) -> None:
     """Send a message; raises StreamReset or ConnectionLost."""
     await stream.send_all([_framed(message)])
@@ -119,7 +110,7 @@ async def ask(connection: Connection, message: RelayMessage) -> tuple[YamuxStrea
     with trio.fail_after(ANSWER_S):
         stream = await connection.session.open_stream()
         try:
-            await request_protocol(negotiable(stream), RELAY_PROTOCOL, _framed(message))
+            await request_protocol(GuardedStream(stream), RELAY_PROTOCOL, _framed(message))
             return stream, await receive_message(stream)
         except BaseException:
             stream.reset()

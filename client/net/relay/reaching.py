@@ -21,7 +21,6 @@ import trio
 from client.net.addresses import Destination, parse_destination
 from client.net.errors import AddressError, DialError, NetworkError
 from client.net.host import Connection
-from client.net.relay.circuit import CircuitStream
 from client.net.relay.exchange import Links, answered, send_last, send_message
 from client.net.transport import ByteStream, closing
 from client.net.yamux import YamuxStream
@@ -36,6 +35,8 @@ REVIEW_S: Final = SETTLED_S
 """A reservation is as good as a new one for so long; one that is not wanted any more is kept for as
 long again, while others have an address of ours from before."""
 MAX_AVOIDED: Final = 1024
+WINDOW_BYTES: Final = 4 * 1024 * 1024
+"""The most that a relay may have in flight to us in one circuit, within the link's budget."""
 REFUSALS: Final = {
     "not-offered": "the relay does not relay any more",
     "full": "the relay has no place left",
@@ -139,8 +140,8 @@ class Reaching:
             await send_last(stream, Status("no-reservation"))
             return
         await send_message(stream, Status("ok"))
-        circuit = CircuitStream(stream, message.host)
-        self._links.serve_circuit(circuit, relay, PeerId(message.asker))
+        _carry_circuit(stream, message.host)
+        self._links.serve_circuit(stream, relay, PeerId(message.asker))
 
     @asynccontextmanager
     async def dial(self, address: Destination) -> AsyncIterator[ByteStream]:
@@ -155,11 +156,11 @@ class Reaching:
             raise DialError(f"{address}: the relay does not answer")
         stream, answer = found
         said = answer if isinstance(answer, Status) else Status("unreachable")
-        opened = CircuitStream(stream, said.host)
-        async with closing(opened):
+        _carry_circuit(stream, said.host)
+        async with closing(stream):
             if said.code != "ok":
                 raise DialError(f"{address}: {REFUSALS.get(said.code, 'the relay refuses')}")
-            yield opened
+            yield stream
 
     async def _relay_of(self, address: Destination) -> Connection:
         """Return the connection with the relay of an address, made if need be."""
@@ -219,6 +220,14 @@ class Reaching:
             return None
         near = tuple(one for one in candidates if one.host == connection.ip)
         return connection, stream, (near or candidates)[0]
+
+
+def _carry_circuit(stream: YamuxStream, host: str) -> None:
+    """Let a stream of the link with a relay carry a circuit; ``host`` is where the relay sees the
+    other end, as it says. The usual handshake runs over it, so the relay sees ciphertext and cannot
+    take the peer's place."""
+    stream.host_by_relay = host
+    stream.let_window_grow(WINDOW_BYTES)
 
 
 def _prefix_of(address: Destination) -> str:
