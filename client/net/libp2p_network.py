@@ -17,7 +17,6 @@ from weakref import WeakValueDictionary
 import trio
 
 from client.net.addresses import Destination, numeric_host, parse_destination
-from client.net.backlog import Backlog
 from client.net.calling import MAX_ADDRESSES, Calls
 from client.net.connection_limiter import HostLimits
 from client.net.connectivity import Connectivity
@@ -66,6 +65,18 @@ UP_S = 10.0
 """Longest time from dialling a peer until its link is up."""
 FLUSH_S = 2.0
 """Longest time to leave a peer before the connection is cut."""
+MOST_WAITING_BYTES: Mapping[Lane, int] = {
+    "control": 32 * 1024**2,
+    "bulk": 1024 * 1024**2,
+    "background": 256 * 1024**2,
+}
+"""What may wait to be sent to all peers. Of tensors: sixteen segments of the largest size, and more
+where a run's stages are larger."""
+LEAST_SHARE = 16
+"""Nobody loses its link for less than this part of what may wait for all."""
+ROUNDS = 6
+"""Gradients of a stage that may wait at least: what two peers sum, the sums, and those of the step
+before. All of a round are queued at once."""
 BACKOFF_FIRST_S = 0.25
 BACKOFF_MOST_S = 30.0
 GREETINGS = (Hello, Goodbye)
@@ -110,7 +121,7 @@ class Libp2pNetwork:
             unfinished=self._unfinished,
             hello_s=math.inf if hello_s is None else hello_s,
         )
-        self._backlog = Backlog()
+        self._most_waiting = MOST_WAITING_BYTES
         self._host: Host  # set by open_network: host and network refer to each other
         self.passing: PassingOn  # set by open_network, as the next one
         """Relays for others."""
@@ -196,11 +207,13 @@ class Libp2pNetwork:
         if link is None or not link.works:
             return False
         link.queues[lane].append(frame)
-        if self._backlog.is_long(lane, link.queues[lane].size_bytes):
-            waiting = {link.peer: link.queues[lane].size_bytes for link in self._links.values()}
-            if (slow := self._backlog.slow_reader(lane, waiting)) is not None:
-                self._stop_wanting(slow)
-                self._links[slow].close("it reads more slowly than it requests data")
+        most = self._most_waiting[lane]
+        if link.queues[lane].size_bytes > most / LEAST_SHARE:
+            waiting = {peer: one.queues[lane].size_bytes for peer, one in self._links.items()}
+            if sum(waiting.values()) > most:
+                slow = self._links[max(waiting, key=lambda whose: waiting[whose])]
+                self._stop_wanting(slow.peer)
+                slow.close("it reads more slowly than it requests data")
         return True
 
     def unsent_bytes(self, peer: PeerId, lane: Lane) -> int:
@@ -305,7 +318,8 @@ class Libp2pNetwork:
         """Set the largest and the usual payload sizes of this run in bytes, and the size of a
         stage's gradient as it is averaged: all of a round are queued at once."""
         self._unfinished.expect(largest_bytes, usual_bytes)
-        self._backlog = Backlog(round_bytes)
+        usual = MOST_WAITING_BYTES["bulk"]
+        self._most_waiting = {**MOST_WAITING_BYTES, "bulk": max(usual, ROUNDS * round_bytes)}
 
     async def in_reach(self, addresses: Sequence[str]) -> list[str]:
         """Return the addresses of a member's advert that we would dial."""
