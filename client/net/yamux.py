@@ -30,8 +30,9 @@ from client.net.errors import ConnectionLost, StreamReset
 from client.net.pacing import Pace
 from client.net.secure import MAX_PLAINTEXT_BYTES, SecureChannel
 from client.net.transport import Buffer, ByteStream
-from client.net.windows import INITIAL_WINDOW_BYTES, ReceiveWindow, WindowBudget
+from client.net.windows import INITIAL_WINDOW_BYTES, ReceiveWindow
 from protocol.errors import RemoteProtocolError
+from protocol.relay.holding import Room
 from protocol.token_bucket import TokenBucket
 
 HEADER = struct.Struct(">BBHII")
@@ -98,7 +99,7 @@ class YamuxSession:
         self._sending, self._reading = trio.CancelScope(), trio.CancelScope()
         self._slice_bytes = LEAST_SLICE_BYTES
         channel.stream.keep_unsent(self._slice_bytes)
-        self.budget = WindowBudget(WINDOW_BYTES)
+        self.budget = Room(WINDOW_BYTES)
         self.rtt_s: float | None = None
         """Smoothed round trip of a small frame, queues included; None: none was measured."""
         self.answers = 0

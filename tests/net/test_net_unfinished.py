@@ -15,10 +15,10 @@ from client.net.host import Connection
 from client.net.links import Carrier, Common, Link
 from client.net.pacing import Pacing, Rates
 from client.net.unfinished import FLOOR_BYTES_PER_S, PATIENCE_S, UnfinishedFrames
-from client.net.windows import WindowBudget
 from client.net.yamux import KEPT_BYTES, YamuxSession, YamuxStream
 from protocol.errors import RemoteProtocolError
 from protocol.limits import MAX_PAYLOAD_BYTES, USUAL_PAYLOAD_BYTES
+from protocol.relay.holding import Room
 from protocol.wire.framing import encode_frame
 from protocol.wire.messages import Goodbye, Message, encode_message
 from tests.support.arrivals import backward
@@ -32,7 +32,7 @@ class Lane:
         session = SimpleNamespace(
             closed=False,
             trip_s=0.1,
-            budget=WindowBudget(0),
+            budget=Room(0),
             reply=lambda frame: None,
             measure_trip=lambda: None,
         )

@@ -13,7 +13,7 @@ import trio.testing
 from client.net.errors import ConnectionLost, StreamReset
 from client.net.host import Connection
 from client.net.secure import MAX_PLAINTEXT_BYTES, SecureChannel
-from client.net.windows import INITIAL_WINDOW_BYTES, WindowBudget
+from client.net.windows import INITIAL_WINDOW_BYTES
 from client.net.yamux import (
     ACK,
     DATA,
@@ -31,6 +31,7 @@ from client.net.yamux import (
     YamuxStream,
 )
 from protocol.errors import RemoteProtocolError
+from protocol.relay.holding import Room
 from tests.support.arrivals import buffered_bytes, until
 from tests.support.loopback import Hosts, Intrude, dialled
 
@@ -120,7 +121,7 @@ def test_data_holds_on_to_no_more_than_twice_its_size(sizes: list[int]) -> None:
     class Idle:
         closed = False
         trip_s = 0.1
-        budget = WindowBudget(0)
+        budget = Room(0)
 
     async def fill() -> None:
         stream, total = YamuxStream(cast(YamuxSession, Idle()), 1), 0
