@@ -416,6 +416,7 @@ class Libp2pNetwork:
             link.admitted.set()
             for carrier in link.carriers:
                 self._admitted(carrier.connection)
+            self._has_changed(peer)
 
     def members(self, peers: Collection[PeerId]) -> None:
         """Replace the set of known members; all others share the small budget of strangers."""

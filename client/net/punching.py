@@ -76,10 +76,15 @@ class Punching:
 
     async def replace(self, connection: Connection) -> None:
         """Try to replace a relayed connection, until it has ended."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._keep_trying, connection)
-            await connection.ended.wait()
-            nursery.cancel_scope.cancel()
+        peer, pause_s = connection.peer, AGAIN_FIRST_S
+        while not connection.ended.is_set():
+            if self._links.admission(peer).is_set():
+                await self._links.dial_beside(peer)
+                if self.own and connection.dialled:
+                    await self._begin(connection)
+            with trio.move_on_after(pause_s) as waiting:
+                await self._links.change_of(peer).park()
+            pause_s = min(2 * pause_s, AGAIN_MOST_S) if waiting.cancelled_caught else AGAIN_FIRST_S
 
     async def serve(self, connection: Connection, stream: YamuxStream, place: Punch) -> None:
         """Take part in the try of a peer, which has named its place."""
@@ -106,17 +111,6 @@ class Punching:
                 await self._meet(connection, own, place, first=True)
         finally:
             self._serving -= 1
-
-    async def _keep_trying(self, connection: Connection) -> None:
-        await self._links.admission(connection.peer).wait()
-        pause_s = AGAIN_FIRST_S
-        while True:
-            await self._links.dial_beside(connection.peer)
-            if self.own and connection.dialled:
-                await self._begin(connection)
-            with trio.move_on_after(pause_s) as waiting:
-                await self._links.change_of(connection.peer).park()
-            pause_s = min(2 * pause_s, AGAIN_MOST_S) if waiting.cancelled_caught else AGAIN_FIRST_S
 
     async def _begin(self, connection: Connection) -> None:
         async with self._links.dialling(connection.peer):
