@@ -34,7 +34,7 @@ from client.net.errors import (
     TurnedAway,
 )
 from client.net.handshake import Identity, handshake, make_identity
-from client.net.racing import Race
+from client.net.racing import race
 from client.net.secure import SecureChannel
 from client.net.tcp import TCP
 from client.net.transport import ByteStream, closing
@@ -236,7 +236,7 @@ class Host:
     ) -> None:
         """Run a race, and then the connection of its winner."""
         attempt = partial(self._attempt, may_call=may_call, task_status=task_status)
-        await Race(attempt).run(targets)
+        await race(attempt, targets)
 
     async def _attempt(
         self,

@@ -96,10 +96,3 @@ async def test_what_waits_is_dropped_with_the_last_connection() -> None:
     assert made.gone.is_set()
     assert made.unsent_bytes("control") == 0
     assert not made.works
-
-
-async def test_its_end_ends_all_connections() -> None:
-    one, other = carrier(dialled=True), carrier(dialled=False)
-    up(one, other).close("expelled")
-    for each in (one, other):
-        each.connection.close.assert_called_once_with("expelled")

@@ -1,17 +1,19 @@
 """Attacks on a relay and on those behind it, on real sockets: what becomes of the honest ones."""
 
-from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
+from types import SimpleNamespace
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from client.net.connection_limiter import HostLimits
 from client.net.host import Connection
 from client.net.libp2p_network import Libp2pNetwork
+from client.net.pacing import Pacing, Rates
 from client.net.relay import exchange, passing
-from client.net.transport import ByteStream
+from client.net.relay.shares import MAX_PIECE_BYTES
 from client.net.yamux import YamuxStream
 from protocol.ids import PeerId
 from protocol.relay.messages import Connect
@@ -20,6 +22,7 @@ from protocol.token_bucket import Rate
 from tests.support.arrivals import until
 from tests.support.circuits import asked, circuit, circuit_to, fill, linked, reserve
 from tests.support.loopback import Networks
+from tests.support.protocol_examples import peer
 from tests.support.relay import open_relay
 
 MANY_OF_ONE = RelayLimits(circuits_of_pair=32, asks_of_pair=Rate(1.0, 64))
@@ -149,38 +152,15 @@ async def reserve_as_member(member: Libp2pNetwork, relay: Libp2pNetwork) -> None
     await reserve(member, relay)
 
 
-async def test_many_identities_of_one_prefix_get_one_share_of_the_rate(
-    networks: Networks, monkeypatch: pytest.MonkeyPatch
+async def test_a_relay_that_relays_no_more_keeps_to_its_rate_until_the_end(
+    autojump_clock: MockClock,
 ) -> None:
-    prefixes: dict[PeerId, str] = {}
-    shown = lambda link: "" if link is None else prefixes.get(link.peer, "")  # noqa: E731
-    monkeypatch.setattr(passing, "_prefix", shown)
-    got = Counter[PeerId]()
-    async with AsyncExitStack() as stack:
-        made = [await stack.enter_async_context(networks()) for _ in range(9)]
-        relay, target, honest, *crowd = made
-        nursery = await stack.enter_async_context(trio.open_nursery())
-
-        async def count(stream: ByteStream, asker: PeerId) -> None:
-            while data := await stream.receive_some(65536):
-                got[asker] += len(data)
-
-        def serve(stream: ByteStream, relay: PeerId, asker: PeerId) -> None:
-            nursery.start_soon(count, stream, asker)
-
-        await reserve(target, relay)
-        target.serve_circuit = serve  # type: ignore[method-assign]
-        relay.passing.offer(relays=True, rate_bytes_per_s=1_000_000)
-        prefixes.update({one.peer_id: "203.0.113" for one in crowd})
-        for one in (honest, *crowd):
-            await one.connect(relay.addresses[0])
-            nursery.start_soon(fill, await circuit_to(one, relay, target))
-        await until(lambda: len(got) == 7)
-        before = got.copy()
-        await until(lambda: sum(got.values()) - sum(before.values()) > 4_000_000)
-        assert got[honest.peer_id] - before[honest.peer_id] > 1_600_000
-        relay.passing.offer(relays=False, drain_s=30.0)
-        before = got.copy()
-        await trio.sleep(0.5)
-        assert sum(got.values()) - sum(before.values()) < 1_500_000, "its end is no reason to hurry"
+    async with trio.open_nursery() as nursery:
+        ours = SimpleNamespace(peer_id=peer(0))
+        relay = passing.PassingOn(ours, nursery, Pacing(Rates()))  # type: ignore[arg-type]
+        relay.offer(relays=True, rate_bytes_per_s=MAX_PIECE_BYTES)
+        relay.offer(relays=False, drain_s=30.0)
+        for _ in range(8):
+            await relay._shares.turn((peer(1), "203.0.113"), MAX_PIECE_BYTES)
+        assert trio.current_time() > 5
         nursery.cancel_scope.cancel()
