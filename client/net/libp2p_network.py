@@ -110,15 +110,13 @@ class Libp2pNetwork:
         self._hello_s = hello_s
         self._members = frozenset[PeerId]()
         self._strangers = Strangers(self.is_member)
-        self._pacing = Pacing(rates)
-        self._unfinished = UnfinishedFrames()
         self._common = Common(
             deliver=self._deliver,
             refused=self._on_refused,
             changed=self._settle,
             request=self._on_request,
-            pacing=self._pacing,
-            unfinished=self._unfinished,
+            pacing=Pacing(rates),
+            unfinished=UnfinishedFrames(),
             hello_s=math.inf if hello_s is None else hello_s,
         )
         self._most_waiting = MOST_WAITING_BYTES
@@ -317,7 +315,7 @@ class Libp2pNetwork:
     def expect_payloads(self, largest_bytes: int, usual_bytes: int, round_bytes: int) -> None:
         """Set the largest and the usual payload sizes of this run in bytes, and the size of a
         stage's gradient as it is averaged: all of a round are queued at once."""
-        self._unfinished.expect(largest_bytes, usual_bytes)
+        self._common.unfinished.expect(largest_bytes, usual_bytes)
         usual = MOST_WAITING_BYTES["bulk"]
         self._most_waiting = {**MOST_WAITING_BYTES, "bulk": max(usual, ROUNDS * round_bytes)}
 
@@ -350,10 +348,10 @@ class Libp2pNetwork:
         for peer in list(self._changed) if outers and not before else ():
             self._has_changed(peer)
 
-    def admission(self, peer: PeerId) -> trio.Event:
-        """Return what is set once a linked peer is admitted. See `Links`."""
+    def is_admitted(self, peer: PeerId) -> bool:
+        """Whether a peer is linked and admitted. See `Links`."""
         link = self._links.get(peer)
-        return trio.Event() if link is None else link.admitted
+        return link is not None and link.admitted.is_set()
 
     def dialling(self, peer: PeerId) -> trio.Lock:
         """Return what is held while a peer is dialled. See `Links`."""
@@ -433,7 +431,7 @@ class Libp2pNetwork:
 
     def limit(self, rates: Rates) -> None:
         """Send and receive no faster than this from now on."""
-        self._pacing.limit(rates)
+        self._common.pacing.limit(rates)
 
     def is_member(self, peer: PeerId) -> bool:
         """Whether a peer is a member, as far as we know."""
@@ -720,7 +718,7 @@ async def open_network(
                 network._host = host
                 host.is_member = network.is_member
                 network._calls = Calls(host.chosen_hosts, trio.current_time())
-                network.passing = PassingOn(network, nursery, network._pacing)
+                network.passing = PassingOn(network, nursery, network._common.pacing)
                 network.reaching = Reaching(network, nursery)
                 host.dial_circuit = network.reaching.dial
                 nursery.start_soon(network.watch.run)

@@ -78,7 +78,7 @@ class Punching:
         """Try to replace a relayed connection, until it has ended."""
         peer, pause_s = connection.peer, AGAIN_FIRST_S
         while not connection.ended.is_set():
-            if self._links.admission(peer).is_set():
+            if self._links.is_admitted(peer):
                 await self._links.dial_beside(peer)
                 if self.own and connection.dialled:
                     await self._begin(connection)
@@ -92,7 +92,7 @@ class Punching:
         if connection.relay is None or connection.dialled:
             raise RemoteProtocolError("punch-unasked", penalty=20)
         code = self._objection(connection, place, own)
-        admitted = self._links.admission(connection.peer).is_set()
+        admitted = self._links.is_admitted(connection.peer)
         if not admitted or lock.locked() or self._serving >= MOST:
             code = "busy"
         if code:

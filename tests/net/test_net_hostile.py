@@ -154,7 +154,7 @@ async def test_a_frame_that_is_never_ended_ends_the_link(
             session.reply(HEADER.pack(0, PING, SYN, 0, 1))
             await trio.sleep(0.01)
         assert a.statistics().refused["frame-too-slow"] == 1
-        assert a._unfinished.held_bytes == 0
+        assert a._common.unfinished.held_bytes == 0
 
 
 async def test_of_frames_that_are_not_ended_the_oldest_costs_its_link_where_there_is_no_room(
@@ -166,13 +166,13 @@ async def test_of_frames_that_are_not_ended_the_oldest_costs_its_link_where_ther
         hostile_lane(intrude, a.addresses[0], "bulk") as (newest, second),
     ):
         await first.send_all([unfinished(2**20)])
-        await until(lambda: a._unfinished.held_bytes > 2**20 - 1000)
-        a._unfinished._budget_bytes = 3 * 2**19
+        await until(lambda: a._common.unfinished.held_bytes > 2**20 - 1000)
+        a._common.unfinished._budget_bytes = 3 * 2**19
         await second.send_all([unfinished(2**20)])
         await until(lambda: oldest.closed)
         assert not newest.closed
         assert a.statistics().refused["unfinished-frames"] == 1
-        assert a._unfinished.held_bytes <= 3 * 2**19
+        assert a._common.unfinished.held_bytes <= 3 * 2**19
 
 
 async def test_a_frame_larger_than_any_of_the_run_is_not_begun(

@@ -124,7 +124,7 @@ async def test_the_windows_of_lanes_may_grow_as_far_as_our_rate_needs(
     async with networks(rates=limits) as a, networks() as b:
         await b.connect(a.addresses[0])
         await is_up(a, b)
-        session, needs = a.direct(b.peer_id).session, a._pacing.download.window_bytes
+        session, needs = a.direct(b.peer_id).session, a._common.pacing.download.window_bytes
         most = [size if name == "control" else needs(size) for name, size in WINDOW_BYTES.items()]
         theirs = [stream for number, stream in session._streams.items() if number % 2]
         await until(lambda: sorted(one._window.most_bytes for one in theirs) == sorted(most))

@@ -79,8 +79,7 @@ class End:
         self.own, self.meets, self.delay_s = own, meets, lambda: one_way_s
         self.dialled: list[Meeting] = []
         self.blamed: list[str] = []
-        self.lock, self.admitted = trio.Lock(), trio.Event()
-        self.admitted.set()
+        self.lock = trio.Lock()
         self.punching = Punching(self)  # type: ignore[arg-type]
         self.punching.own = (own,) if own else ()
 
@@ -91,8 +90,8 @@ class End:
     def dialling(self, peer: PeerId) -> trio.Lock:
         return self.lock
 
-    def admission(self, peer: PeerId) -> trio.Event:
-        return self.admitted
+    def is_admitted(self, peer: PeerId) -> bool:
+        return True
 
     def direct(self, peer: PeerId) -> None:
         return None

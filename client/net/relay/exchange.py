@@ -59,8 +59,9 @@ class Links(Protocol):
     def serve_circuit(self, stream: ByteStream, relay: PeerId, asker: PeerId) -> None:
         """Take an inbound connection that a relay passes on."""
 
-    def admission(self, peer: PeerId) -> trio.Event:
-        """Return what is set once a linked peer is admitted."""
+    def is_admitted(self, peer: PeerId) -> bool:
+        """Whether a peer is linked and admitted."""
+        ...
 
     def dialling(self, peer: PeerId) -> trio.Lock:
         """Return what is held while a peer is dialled."""
