@@ -3,7 +3,7 @@
 The states of a link and the kinds of change are those of `protocol/SPEC.md`, section 18. Every
 second this looks at the addresses and routers of this machine, and at how many bytes each link has
 received. Who is doubted is dialled beside the link: the new connection takes its place; if the old
-one is heard again first, nothing was lost.
+one is heard again first, nothing was lost. After 20 s of silence it ends.
 
 After a change who is not linked is dialled at once, and again after 4, 8, 16 ... 60 s while nobody
 answers. What the world knows of us is renewed at the first answer, and at once after a move. The
@@ -14,7 +14,7 @@ The clock is passed to all that decides.
 """
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
@@ -22,11 +22,16 @@ import trio
 
 from client.net.addresses import own_hosts
 from client.net.gateway import routers
+from client.net.host import Connection
 from protocol.effects import Explain
 from protocol.ids import PeerId
 from protocol.pace import ANSWER_S, ASIDE_S, FORGET_S, HEARD_S, LONG_S, LOOK_S, LOST_S, TICK_S
 
 ANSWER_TRIPS: Final = 4.0
+PING_S: Final = 5.0
+"""Between two measurements of a round trip, at the least."""
+SILENT_S: Final = 20.0
+"""Seconds without any data, though pings were sent, after which a connection is dead."""
 SEVERAL: Final = 2
 """One link that ends tells of its peer; more may tell of us."""
 MAX_LOST: Final = 1024
@@ -49,46 +54,15 @@ class Surroundings:
     routers: tuple[object, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A link as it is now.
-
-    Attributes:
-        peer: the other end.
-        number: another one for each connection.
-        bytes_in: received by it.
-        answers: to the ping that was sent last, whenever that was.
-        own_host: our end's address, a number; empty behind a relay.
-        rtt_s: its smoothed round trip; None: not measured yet.
-    """
-
-    peer: PeerId
-    number: int
-    bytes_in: int
-    answers: int = 0
-    own_host: str = ""
-    rtt_s: float | None = None
-
-    @property
-    def direct(self) -> bool:
-        """Whether no relay passes it on."""
-        return bool(self.own_host)
-
-
 class Links(Protocol):
     """The part of the network that it uses."""
 
-    def lines(self) -> list[Line]:
-        """Return the links that work."""
-
-    def ask(self, peer: PeerId) -> None:
-        """Ping a peer on its link."""
+    def working(self) -> Mapping[PeerId, Connection]:
+        """Return what takes the frames of each link that works."""
+        ...
 
     def doubt(self, peer: PeerId) -> None:
         """Dial a peer beside its link, which does not answer."""
-
-    def cut(self, peer: PeerId, reason: str) -> None:
-        """End a link that cannot work any more."""
 
     def dial_again(self) -> None:
         """Dial all wanted peers that are not linked, at once."""
@@ -99,11 +73,11 @@ class Links(Protocol):
 
 @dataclass(slots=True)
 class _Known:
-    line: Line
+    connection: Connection
+    bytes_in: int
     since: float
     heard_at: float
     asked_at: float | None = None
-    doubted: bool = False
 
 
 @dataclass(slots=True)
@@ -163,10 +137,10 @@ class Connectivity:
         gone = before.hosts - now_here.hosts
         left = self._change.left or before if self._change is not None else before
         words = _moved_words(left.hosts - now_here.hosts, now_here.hosts - left.hosts)
-        cut = [p for p, known in self._known.items() if known.line.own_host in gone]
-        for peer in cut:
-            self._links.cut(peer, "its address of this machine is gone")
-        self._begin("moved", words, now, now, left, cut)
+        for known in self._known.values():
+            if known.connection.own_host in gone:
+                known.connection.close("its address of this machine is gone")
+        self._begin("moved", words, now, now, left)
         self._dial_and_renew()
 
     def tick(self, now: float) -> None:
@@ -207,47 +181,50 @@ class Connectivity:
         return late_s
 
     def _hear(self, now: float) -> None:
-        there = {line.peer: line for line in self._links.lines()}
+        there = self._links.working()
         for peer, known in list(self._known.items()):
-            line = there.get(peer)
-            if line is None or line.number != known.line.number:
+            if there.get(peer) is not known.connection:
                 self._note_end(known, now)
                 del self._known[peer]
-        for peer, line in there.items():
-            known = self._known.setdefault(peer, _Known(line, now, now))
-            if known.line.bytes_in != line.bytes_in:
-                self._known[peer] = _Known(line, known.since, now)
+        for peer, one in there.items():
+            known = self._known.setdefault(peer, _Known(one, one.bytes_in, now, now))
+            if known.bytes_in != one.bytes_in:
+                self._known[peer] = _Known(one, one.bytes_in, known.since, now)
         self._lost = {p: ended for p, ended in self._lost.items() if ended[0] + LOST_S > now}
 
     def _note_end(self, known: _Known, now: float) -> None:
-        line = known.line  # a younger one may only have been one of two that were dialled at once
-        if line.direct and now >= known.since + HEARD_S and len(self._lost) < MAX_LOST:
-            self._lost.setdefault(line.peer, (now, line.number))
+        one = known.connection  # a younger one may only have been one of two dialled at once
+        if one.relay is None and now >= known.since + HEARD_S and len(self._lost) < MAX_LOST:
+            self._lost.setdefault(one.peer, (now, one.number))
 
     def _judge(self, now: float) -> None:
-        """Ask who is silent, and doubt who does not answer."""
+        """Ask who is silent, doubt who does not answer, and end what is silent for long."""
         for peer, known in self._known.items():
-            if known.asked_at is None:
-                if now >= known.heard_at + HEARD_S:
-                    known.asked_at = now
-                    self._links.ask(peer)
-            elif not known.doubted and now >= known.asked_at + _patience_s(known.line):
-                known.doubted = True
-                self._links.doubt(peer)
+            session = known.connection.session
+            if now >= known.heard_at + SILENT_S:
+                known.connection.close("silent")
+            elif known.asked_at is None:
+                silent = now >= known.heard_at + HEARD_S
+                known.asked_at = now if silent else None
+                if silent or now >= session.pinged_at + PING_S:
+                    session.ping()
+            elif not known.connection.in_doubt:
+                patience_s = ANSWER_S + ANSWER_TRIPS * (session.rtt_s or 0.0)
+                if now >= known.asked_at + patience_s:
+                    self._links.doubt(peer)
 
     def _is_silent(self) -> bool:
         """Whether so many direct links are doubted or lost that it tells of ourselves."""
-        direct = [known for known in self._known.values() if known.line.direct]
-        direct = [known for known in direct if known.line.peer not in self._lost]
-        doubted = sum(known.doubted for known in direct)
-        if not doubted and len(self._lost) < SEVERAL:
+        direct = [one.connection for one in self._known.values() if one.connection.relay is None]
+        doubted = [one.in_doubt for one in direct if one.peer not in self._lost]
+        if not any(doubted) and len(self._lost) < SEVERAL:
             return False
-        return len(direct) - doubted < doubted + len(self._lost)
+        return len(doubted) - sum(doubted) < sum(doubted) + len(self._lost)
 
     def _silent_since(self, now: float) -> float:
         """Return when the last one was heard, as far as we know."""
         lost = [at for at, _ in self._lost.values()]
-        doubted = [known.heard_at for known in self._known.values() if known.doubted]
+        doubted = [known.heard_at for known in self._known.values() if known.connection.in_doubt]
         return min((*lost, *doubted), default=now)
 
     # --- a change ----------------------------------------------------------------------------
@@ -259,22 +236,21 @@ class Connectivity:
         began: float,
         now: float,
         left: Surroundings | None = None,
-        cut: Collection[PeerId] = (),
     ) -> None:
         """Begin a change, or go on with another reason, and ask everybody who is not doubted or
         cut off."""
-        before = {p: (k.line.number, k.line.answers) for p, k in self._known.items()}
+        there = {peer: known.connection for peer, known in self._known.items()}
+        before = {peer: (one.number, one.session.answers) for peer, one in there.items()}
         before |= {peer: (number, 0) for peer, (_, number) in self._lost.items()}
         self._lost.clear()
         if (under_way := self._change) is not None:
             before = under_way.before | before
             began = under_way.began
         self._change = _Change(kind, words, began, before, now + HEARD_S, left=left)
-        for peer, known in self._known.items():
-            if not known.doubted:
+        for known in self._known.values():
+            if not (known.connection.in_doubt or known.connection.reason):
                 known.asked_at = now
-                if peer not in cut:
-                    self._links.ask(peer)
+                known.connection.session.ping()
 
     def _dial_and_renew(self) -> None:
         self._links.dial_again()
@@ -298,8 +274,8 @@ class Connectivity:
     def _note_answers(self, change: _Change, now: float) -> None:
         for peer, known in self._known.items():
             number, answers = change.before.get(peer, (0, 0))
-            returned = known.line.number != number
-            if not returned and known.line.answers == answers:
+            returned = known.connection.number != number
+            if not returned and known.connection.session.answers == answers:
                 continue
             change.first_at = min(change.first_at, now)
             if peer in change.before and peer not in change.answered:
@@ -326,10 +302,6 @@ class Connectivity:
         if change is not None and change.before and not change.answered:
             return f"{change.words}; dialling {len(change.before)} again"
         return self._last if now < self._last_at + LONG_S else ""
-
-
-def _patience_s(line: Line) -> float:
-    return ANSWER_S + ANSWER_TRIPS * (line.rtt_s or 0.0)
 
 
 def _moved_words(gone: Collection[str], new: Collection[str]) -> str:

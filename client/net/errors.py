@@ -1,5 +1,7 @@
 """Network errors, in words that a user or a driver can act on."""
 
+import trio
+
 
 class NetworkError(Exception):
     """Base of everything the network raises on purpose."""
@@ -35,11 +37,11 @@ class TurnedAway(DialError):
     """Somebody is there and has closed the connection before it was a link: too many come now."""
 
 
-class ConnectionLost(NetworkError):
+class ConnectionLost(NetworkError, trio.BrokenResourceError):
     """The connection under a stream ended."""
 
 
-class StreamReset(NetworkError):
+class StreamReset(NetworkError, trio.BrokenResourceError):
     """The peer (or this side) ended one stream at once."""
 
 

@@ -68,10 +68,7 @@ async def handshake(
     Raises:
         HandshakeFailed: names the fault of the other side.
     """
-    if expected is None:
-        raw = GuardedStream(stream.receive_some, stream.send_all)
-    else:
-        raw = _Asking(SECURITY, stream)
+    raw = GuardedStream(stream) if expected is None else _Asking(SECURITY, stream)
     pattern = _Pattern(identity.libp2p_id, identity.private_key, identity.noise_key)
     try:
         if expected is None:
@@ -82,7 +79,7 @@ async def handshake(
             session = await pattern.handshake_outbound(raw, ID.from_base58(expected))
         peer = parse_peer_id(session.get_remote_peer().to_base58())
         channel = _take_over(stream, session, peer)
-        inside = GuardedStream(channel.receive_some, lambda data: channel.send([data]))
+        inside = GuardedStream(channel)
         if expected is None:
             await accept_protocol(inside, [MUXER])
         else:
@@ -177,7 +174,7 @@ class _Asking(GuardedStream):
     answer before the first that are read: that saves a round trip."""
 
     def __init__(self, protocol: str, stream: ByteStream) -> None:
-        super().__init__(stream.receive_some, stream.send_all)
+        super().__init__(stream)
         self._protocol = protocol
         self._asked = self._answered = False
         self.heard = False

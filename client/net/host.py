@@ -34,7 +34,7 @@ from client.net.errors import (
     TurnedAway,
 )
 from client.net.handshake import Identity, handshake, make_identity
-from client.net.racing import Race
+from client.net.racing import race
 from client.net.secure import SecureChannel
 from client.net.tcp import TCP
 from client.net.transport import ByteStream, closing
@@ -93,6 +93,8 @@ class Connection:
         died."""
         self.ended = trio.Event()
         """Set by the handler when it has finished with the connection."""
+        self._doubted_at: int | None = None
+        """What it had received when the peer did not answer."""
 
     @property
     def bytes_in(self) -> int:
@@ -103,6 +105,15 @@ class Connection:
     def bytes_out(self) -> int:
         """Bytes sent to the network, encryption included."""
         return self._channel.bytes_out
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the peer does not answer, and was not heard since."""
+        return self._doubted_at == self.bytes_in
+
+    def doubt(self) -> None:
+        """Note that the peer does not answer."""
+        self._doubted_at = self.bytes_in
 
     def close(self, reason: str) -> None:
         """End the connection from any task."""
@@ -225,7 +236,7 @@ class Host:
     ) -> None:
         """Run a race, and then the connection of its winner."""
         attempt = partial(self._attempt, may_call=may_call, task_status=task_status)
-        await Race(attempt).run(targets)
+        await race(attempt, targets)
 
     async def _attempt(
         self,

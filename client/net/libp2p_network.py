@@ -12,20 +12,17 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from functools import partial
 from weakref import WeakValueDictionary
 
 import trio
 
 from client.net.addresses import Destination, numeric_host, parse_destination
-from client.net.backlog import Backlog
 from client.net.calling import MAX_ADDRESSES, Calls
-from client.net.carrier import Carrier, CarrierHooks, outgoing
 from client.net.connection_limiter import HostLimits
-from client.net.connectivity import Connectivity, Line
+from client.net.connectivity import Connectivity
 from client.net.errors import AddressError, DialError, NetworkError, TurnedAway
 from client.net.host import Connection, Host, open_host
-from client.net.links import REPLACED, Link
+from client.net.links import REPLACED, Carrier, Common, Link, outgoing
 from client.net.network import Inbound, NetEvent, NetworkStatistics, PeerDown, PeerUp
 from client.net.pacing import Pacing, Rates
 from client.net.penalties import PenaltyBox
@@ -68,6 +65,18 @@ UP_S = 10.0
 """Longest time from dialling a peer until its link is up."""
 FLUSH_S = 2.0
 """Longest time to leave a peer before the connection is cut."""
+MOST_WAITING_BYTES: Mapping[Lane, int] = {
+    "control": 32 * 1024**2,
+    "bulk": 1024 * 1024**2,
+    "background": 256 * 1024**2,
+}
+"""What may wait to be sent to all peers. Of tensors: sixteen segments of the largest size, and more
+where a run's stages are larger."""
+LEAST_SHARE = 16
+"""Nobody loses its link for less than this part of what may wait for all."""
+ROUNDS = 6
+"""Gradients of a stage that may wait at least: what two peers sum, the sums, and those of the step
+before. All of a round are queued at once."""
 BACKOFF_FIRST_S = 0.25
 BACKOFF_MOST_S = 30.0
 GREETINGS = (Hello, Goodbye)
@@ -84,8 +93,6 @@ MAX_RELAYED = 2
 """Addresses of one member that are tried through relays."""
 DIRECT_S = 2.0
 """Longest dial of a peer that is reached through a relay at the same time."""
-IMPROVE_FIRST_S, IMPROVE_MOST_S = 15.0, 600.0
-"""Seconds between attempts to reach directly who is reached through a relay."""
 HEARD_S = 0.05
 """Between two looks whether a peer that is dialled beside its link is heard on that again."""
 ADVERT_S = 2.0
@@ -103,9 +110,16 @@ class Libp2pNetwork:
         self._hello_s = hello_s
         self._members = frozenset[PeerId]()
         self._strangers = Strangers(self.is_member)
-        self._pacing = Pacing(rates)
-        self._unfinished = UnfinishedFrames()
-        self._backlog = Backlog()
+        self._common = Common(
+            deliver=self._deliver,
+            refused=self._on_refused,
+            changed=self._settle,
+            request=self._on_request,
+            pacing=Pacing(rates),
+            unfinished=UnfinishedFrames(),
+            hello_s=math.inf if hello_s is None else hello_s,
+        )
+        self._most_waiting = MOST_WAITING_BYTES
         self._host: Host  # set by open_network: host and network refer to each other
         self.passing: PassingOn  # set by open_network, as the next one
         """Relays for others."""
@@ -130,7 +144,8 @@ class Libp2pNetwork:
         self._refused: Counter[str] = Counter()
         self._ended = Counter[str]()  # sums over carriers that have ended
         self._changed = WeakValueDictionary[PeerId, trio.lowlevel.ParkingLot]()
-        """Who waits for a change of the link with a peer: those of others need not wake up."""
+        """Who waits for a change of the link with a peer, or of its addresses: those of others need
+        not wake up."""
         self.events = ByteQueue[NetEvent](_event_size, EVENT_ITEMS, EVENT_BYTES)
         """Network events, in order for each peer and lane; while it is full, reading from peers
         pauses. Links come and go beyond its bounds, as seldom as the limiter lets them."""
@@ -152,36 +167,16 @@ class Libp2pNetwork:
         carriers = (carrier for link in self._links.values() for carrier in link.carriers)
         return any(c.connection.ip and is_global(c.connection.ip) for c in carriers)
 
-    def lines(self) -> list[Line]:
-        """Return the links that work, as `Connectivity` judges them."""
-        found = []
-        for peer, connection in self._working().items():
-            session = connection.session
-            seen = connection.number, connection.bytes_in, session.answers
-            found.append(Line(peer, *seen, connection.own_host, session.rtt_s))
-        return found
-
-    def _working(self) -> dict[PeerId, Connection]:
+    def working(self) -> dict[PeerId, Connection]:
         """Return what takes the frames of each link that works."""
         connections = {peer: link.connection for peer, link in self._links.items() if link.works}
         return {peer: found for peer, found in connections.items() if found is not None}
 
-    def ask(self, peer: PeerId) -> None:
-        """Ping a peer on its link."""
-        link = self._links.get(peer)
-        if link is not None and link.connection is not None:
-            link.connection.session.ping()
-
     def doubt(self, peer: PeerId) -> None:
         """Dial a peer beside its link, which does not answer."""
-        if link := self._links.get(peer):
-            link.doubt()
+        if (connection := self._connection(peer)) is not None:
+            connection.doubt()
             self._has_changed(peer)
-
-    def cut(self, peer: PeerId, reason: str) -> None:
-        """End a link that cannot work any more."""
-        if link := self._links.get(peer):
-            link.close(reason)
 
     def dial_again(self) -> None:
         """Dial all wanted peers without a sure link, at once, in place of dials under way."""
@@ -210,11 +205,13 @@ class Libp2pNetwork:
         if link is None or not link.works:
             return False
         link.queues[lane].append(frame)
-        if self._backlog.is_long(lane, link.queues[lane].size_bytes):
-            waiting = {link.peer: link.queues[lane].size_bytes for link in self._links.values()}
-            if (slow := self._backlog.slow_reader(lane, waiting)) is not None:
-                self._stop_wanting(slow)
-                self._links[slow].close("it reads more slowly than it requests data")
+        most = self._most_waiting[lane]
+        if link.queues[lane].size_bytes > most / LEAST_SHARE:
+            waiting = {peer: one.queues[lane].size_bytes for peer, one in self._links.items()}
+            if sum(waiting.values()) > most:
+                slow = self._links[max(waiting, key=lambda whose: waiting[whose])]
+                self._stop_wanting(slow.peer)
+                slow.close("it reads more slowly than it requests data")
         return True
 
     def unsent_bytes(self, peer: PeerId, lane: Lane) -> int:
@@ -274,7 +271,7 @@ class Libp2pNetwork:
             self._calls.believe(connection.called)
         with trio.move_on_after(UP_S):
             while not self._is_up(peer) and not connection.ended.is_set():
-                await self._change_of(peer).park()
+                await self.change_of(peer).park()
         if not self._is_up(peer):
             kind = TurnedAway if connection.ended.is_set() else DialError
             connection.close("its lanes did not open in time")
@@ -318,8 +315,9 @@ class Libp2pNetwork:
     def expect_payloads(self, largest_bytes: int, usual_bytes: int, round_bytes: int) -> None:
         """Set the largest and the usual payload sizes of this run in bytes, and the size of a
         stage's gradient as it is averaged: all of a round are queued at once."""
-        self._unfinished.expect(largest_bytes, usual_bytes)
-        self._backlog = Backlog(round_bytes)
+        self._common.unfinished.expect(largest_bytes, usual_bytes)
+        usual = MOST_WAITING_BYTES["bulk"]
+        self._most_waiting = {**MOST_WAITING_BYTES, "bulk": max(usual, ROUNDS * round_bytes)}
 
     async def in_reach(self, addresses: Sequence[str]) -> list[str]:
         """Return the addresses of a member's advert that we would dial."""
@@ -346,12 +344,14 @@ class Libp2pNetwork:
         them is in our own home; and a port of ours for each kind of host that everybody sees at
         one place."""
         self._outer_hosts = tuple(hosts)
-        self.punching.seen_at(outers)
+        before, self.punching.own = self.punching.own, tuple(outers)
+        for peer in list(self._changed) if outers and not before else ():
+            self._has_changed(peer)
 
-    def admission(self, peer: PeerId) -> trio.Event:
-        """Return what is set once a linked peer is admitted. See `Links`."""
+    def is_admitted(self, peer: PeerId) -> bool:
+        """Whether a peer is linked and admitted. See `Links`."""
         link = self._links.get(peer)
-        return trio.Event() if link is None else link.admitted
+        return link is not None and link.admitted.is_set()
 
     def dialling(self, peer: PeerId) -> trio.Lock:
         """Return what is held while a peer is dialled. See `Links`."""
@@ -414,6 +414,7 @@ class Libp2pNetwork:
             link.admitted.set()
             for carrier in link.carriers:
                 self._admitted(carrier.connection)
+            self._has_changed(peer)
 
     def members(self, peers: Collection[PeerId]) -> None:
         """Replace the set of known members; all others share the small budget of strangers."""
@@ -430,7 +431,7 @@ class Libp2pNetwork:
 
     def limit(self, rates: Rates) -> None:
         """Send and receive no faster than this from now on."""
-        self._pacing.limit(rates)
+        self._common.pacing.limit(rates)
 
     def is_member(self, peer: PeerId) -> bool:
         """Whether a peer is a member, as far as we know."""
@@ -447,7 +448,7 @@ class Libp2pNetwork:
 
     def relayed(self) -> frozenset[PeerId]:
         """Return the peers whose link goes through a relay."""
-        return frozenset(peer for peer, one in self._working().items() if one.relay is not None)
+        return frozenset(peer for peer, one in self.working().items() if one.relay is not None)
 
     def serve_circuit(self, stream: ByteStream, relay: PeerId, asker: PeerId) -> None:
         """Take an inbound connection that a relay passes on; it outlives the relay's stream."""
@@ -479,7 +480,7 @@ class Libp2pNetwork:
         """Return the counters as they are now."""
         carriers = (carrier for link in self._links.values() for carrier in link.carriers)
         moved = sum(map(_moved, carriers), self._ended)
-        working, failures = self._working(), self.punching.refused.items()
+        working, failures = self.working(), self.punching.refused.items()
         unmet = Counter({f"punching: {reason}": number for reason, number in failures})
         trips = {peer: one.session.rtt_s for peer, one in working.items()}
         return NetworkStatistics(
@@ -491,7 +492,8 @@ class Libp2pNetwork:
             rtt_s={peer: trip_s for peer, trip_s in trips.items() if trip_s is not None},
         )
 
-    def _change_of(self, peer: PeerId) -> trio.lowlevel.ParkingLot:
+    def change_of(self, peer: PeerId) -> trio.lowlevel.ParkingLot:
+        """Return where to wait for a change of a peer's link or addresses. See `Links`."""
         return self._changed.setdefault(peer, trio.lowlevel.ParkingLot())
 
     def _has_changed(self, peer: PeerId) -> None:
@@ -530,31 +532,20 @@ class Libp2pNetwork:
             self._end(link, link.carriers[-1].connection)
             link = None
         if link is None:
-            link = self._links[peer] = Link(self.peer_id, peer)
+            link = self._links[peer] = Link(self.peer_id, peer, self._common)
         return link
 
     async def _carry(self, link: Link, connection: Connection) -> None:
         """Run one carrier of a link, and report the link's end if it was the last."""
-        hooks = CarrierHooks(
-            deliver=partial(self._deliver, link),
-            refused=partial(self._on_refused, link.peer),
-            up=partial(self._settle, link),
-            admitted=link.admitted.wait,
-            sent=link.sent.unpark_all,
-            relay=self._on_request,
-        )
         if self._hello_s is None:
             link.admitted.set()
         if link.admitted.is_set():
             self._admitted(connection)
-        # We chose the peers that we dialled, and they may be busy starting.
-        hello_s = math.inf if connection.dialled else self._hello_s or math.inf
-        pacing, unfinished = self._pacing, self._unfinished
-        carrier = Carrier(connection, link.queues, hooks, pacing, unfinished, hello_s)
+        carrier = Carrier(connection, link)
         connection.session.intake = self._strangers.intake(link.peer)
         link.attach(carrier)
         self._settle(link)
-        if connection.relay is not None and connection.dialled:
+        if connection.relay is not None:
             self._nursery.start_soon(self.punching.replace, connection)
         try:
             await connection.run(carrier.run)
@@ -644,30 +635,17 @@ class Libp2pNetwork:
                 if not self._is_sure(peer):
                     await self.dial_any(self._wanted.get(peer, ()))
                 began = trio.current_time()
-                await self._while_up(peer)
+                while self._is_sure(peer):
+                    await self.change_of(peer).park()
                 if trio.current_time() - began >= STEADY_S:
                     backoff_s = BACKOFF_FIRST_S
                 else:
                     await trio.sleep(backoff_s * random.uniform(0.5, 1.5))
                     backoff_s = min(2 * backoff_s, BACKOFF_MOST_S)
 
-    async def _while_up(self, peer: PeerId) -> None:
-        """Wait while a wanted peer's link works; of a relayed one, try to make a direct one."""
-        pause_s, known, due = IMPROVE_FIRST_S, self._wanted.get(peer), -math.inf
-        while self._is_sure(peer):
-            addresses, now = self._wanted.get(peer), trio.current_time()
-            if due == -math.inf or addresses != known:
-                pause_s, known = IMPROVE_FIRST_S, addresses
-                due = now + random.uniform(0.1, 1.0) * pause_s
-            with trio.move_on_at(math.inf if self.direct(peer) is not None else due) as waiting:
-                await self._change_of(peer).park()
-            if waiting.cancelled_caught:
-                await self._make_direct(peer)
-                pause_s = min(2 * pause_s, IMPROVE_MOST_S)
-                due = trio.current_time() + random.uniform(0.5, 1.0) * pause_s
-
-    async def _make_direct(self, peer: PeerId) -> None:
-        """Dial a peer beside a relayed connection, which the new one then takes over from."""
+    async def dial_beside(self, peer: PeerId) -> None:
+        """Dial a wanted peer beside a relayed connection, which the new one then takes over from.
+        See `Links`."""
         found = (await self._resolved(self._wanted.get(peer, ()))).values()
         now = trio.current_time()
         addresses = [one for one in found if one.relay is None and self._calls.may_call(one, now)]
@@ -740,7 +718,7 @@ async def open_network(
                 network._host = host
                 host.is_member = network.is_member
                 network._calls = Calls(host.chosen_hosts, trio.current_time())
-                network.passing = PassingOn(network, nursery, network._pacing)
+                network.passing = PassingOn(network, nursery, network._common.pacing)
                 network.reaching = Reaching(network, nursery)
                 host.dial_circuit = network.reaching.dial
                 nursery.start_soon(network.watch.run)

@@ -1,27 +1,9 @@
 """py-libp2p 0.8.1, made safe for connections to strangers: all patches of the library.
 
 The client uses the library's Noise XX handshake, keys and peer ids. It does not use its
-``BasicHost``, ``Swarm``, ``Multiselect`` and ``Yamux``. Seven ways for one remote peer to end or
-flood a default host were reproduced, most of them in those four; `host.py`, `handshake.py`,
-`secure.py` and `yamux.py` speak the same wire protocols in a tenth of the code (and several times
-the speed). Fault by fault:
-
-====================================================  =============================================
-fault of 0.8.1                                        mend
-====================================================  =============================================
-1 a multistream token that is not UTF-8 ends the host  ``accept_protocol`` ends the agreement
-2 an exception in a stream handler ends the host       ``Host._guarded``: one connection ends
-4 ``/plaintext/2.0.0`` is offered by default           ``SECURITY`` offers Noise only
-5 Yamux does not enforce the receive window            ``yamux.py`` enforces it
-6 the length before authentication is unbounded        ``handshake.py`` (1 KiB a token) and
-                                                       ``GuardedStream`` (128 KiB in all)
-7 inbound slots are never released (250 in all)        ``Host``: an own cap on *live* connections
-- ``muxer_opt`` is ignored for Yamux                   the muxer is made here, not by the library
-- ``remote_permanent_pubkey`` is the Noise key         the identity is read from the peer id
-- logs to stderr and to a file, decided at import      ``_import_quietly``
-====================================================  =============================================
-
-Each has a test on real sockets in ``tests/net``. This module holds no state.
+``BasicHost``, ``Swarm``, ``Multiselect`` and ``Yamux``: `host.py`, `handshake.py`, `secure.py` and
+`yamux.py` speak the same wire protocols in a tenth of the code. Its faults and their mends are
+listed in `protocol/RATIONALE.md`. This module holds no state.
 """
 
 from __future__ import annotations
@@ -39,7 +21,7 @@ EXPECTED_VERSION: Final = "0.8.1"
 NOT_RUN: Final = ("libp2p", "libp2p.transport")
 """Packages whose ``__init__`` is left out."""
 MAX_HANDSHAKE_BYTES: Final = 128 * 1024
-"""Bytes that a stranger may send before it has proved its identity."""
+"""Bytes that a stranger may send before it has proved its identity; the library has no bound."""
 
 
 def _import_quietly() -> None:
@@ -74,33 +56,23 @@ from libp2p.io.abc import ReadWriteCloser  # noqa: E402
 from libp2p.io.exceptions import IOException  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from client.net.transport import Buffer
+    from client.net.transport import ByteStream
 
 SECURITY: Final = "/noise"
-"""The only security protocol that is offered or accepted (mend 4)."""
+"""The only security protocol that is offered or accepted; the library offers plaintext, too."""
 MUXER: Final = "/yamux/1.0.0"
 
 
 class GuardedStream(ReadWriteCloser):  # type: ignore[misc]  # untyped library
-    """A byte stream with the library's interface and a budget of bytes to read (mend 6).
+    """A byte stream with the library's interface and a budget of bytes to read.
 
     Args:
-        receive: returns 1..n bytes, or none at the end of the stream.
-        send: sends all of the bytes.
+        stream: nobody else reads or writes it meanwhile.
         budget_bytes: how much may be read through this object.
     """
 
-    def __init__(
-        self,
-        receive: Callable[[int], Awaitable[Buffer]],
-        send: Callable[[bytes], Awaitable[None]],
-        budget_bytes: int = MAX_HANDSHAKE_BYTES,
-    ) -> None:
-        self._receive = receive
-        self._send = send
-        self._budget_bytes = budget_bytes
+    def __init__(self, stream: ByteStream, budget_bytes: int = MAX_HANDSHAKE_BYTES) -> None:
+        self._stream, self._budget_bytes = stream, budget_bytes
 
     async def read(self, n: int | None = None) -> bytes:
         """Read up to ``n`` bytes; raises IOException at the end or past the budget."""
@@ -109,7 +81,7 @@ class GuardedStream(ReadWriteCloser):  # type: ignore[misc]  # untyped library
         if n is None or n > self._budget_bytes:
             raise IOException("more bytes than a handshake needs")
         try:
-            data = bytes(await self._receive(n))
+            data = bytes(await self._stream.receive_some(n))
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise IOException(str(error)) from error
         if not data:
@@ -120,7 +92,7 @@ class GuardedStream(ReadWriteCloser):  # type: ignore[misc]  # untyped library
     async def write(self, data: bytes) -> None:
         """Write everything; raises IOException when the stream is broken."""
         try:
-            await self._send(data)
+            await self._stream.send_all([data])
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise IOException(str(error)) from error
 

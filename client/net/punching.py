@@ -1,13 +1,13 @@
 """Hole punching: two relayed peers dial each other at the same moment, over TCP.
 
-Who dialled a circuit tries to replace it by a direct connection as soon as the peer is admitted,
-and again after growing pauses. The direct connection takes over in the midst of the link, as any
-that was announced does (``links.py``).
+Both ends of a circuit try to replace it by a direct connection as soon as the peer is admitted, and
+again after growing pauses: by a usual dial, and who has dialled the circuit by punching. The direct
+connection takes over in the midst of the link, as any that was announced does (``links.py``).
 
 A router lets in whom its home has just written to. So each side names the place where others see
-one of its ports, and both connect from that port: TCP's simultaneous open (RFC 9293, 3.5). Of each
-try the round trip of two `Punch` is measured; `PunchNow` and half of that is the moment. Who dials
-at its arrival begins Noise: "dialler" has no meaning here.
+one of its ports, and both connect from that port: TCP's simultaneous open (RFC 9293, 3.5). A try is
+one stream: the round trip of two `Punch` is measured; `PunchNow` and half of that is the moment.
+Who dials at its arrival begins Noise: "dialler" has no meaning here.
 
 A router may show another port to each peer; then nobody can dial the one that its home names. But
 that home dials, too, and the other side waits at its own place: its router lets the dial in if it
@@ -17,22 +17,18 @@ State: our own place, the budgets, what is under way.
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal
 
 import trio
 
 from client.net.addresses import Destination
 from client.net.errors import DialError, StreamReset
-from client.net.handshake import request_protocol
 from client.net.host import Connection
 from client.net.relay.exchange import (
     FAILURES,
-    RELAY_PROTOCOL,
     Links,
     answer_to,
-    negotiable,
+    answered,
     receive_message,
     send_last,
     send_message,
@@ -40,125 +36,27 @@ from client.net.relay.exchange import (
 from client.net.yamux import YamuxStream
 from protocol.errors import RemoteProtocolError
 from protocol.hosts import Outer, is_global, kind_of
-from protocol.ids import PeerId
 from protocol.pace import HEARD_S, LOST_S
 from protocol.reachability.budgets import Budgets
-from protocol.relay.messages import (
-    FIRST_PORT,
-    Punch,
-    PunchFailed,
-    PunchNow,
-    PunchRefused,
-    RelayMessage,
-    Status,
-    WhereIs,
-)
-
-M = TypeVar("M", bound=RelayMessage)
+from protocol.relay.messages import FIRST_PORT, Punch, PunchNow, PunchRefused, Status, WhereIs
 
 AGAIN_FIRST_S: Final = 2.0
-"""Pause after an attempt that has failed: at first often only our own place is not known yet."""
 AGAIN_MOST_S: Final = 600.0
-OPEN_S: Final = 8.0
-"""Longest wait for a stream to the peer."""
 MOST: Final = 16
-"""Attempts of others under way."""
+"""Tries of others under way."""
 TRIES: Final = 3
+BETWEEN_S: Final = 0.2
+"""From one to the next: the other side may end later."""
+Code = Literal["", "unmapped", "elsewhere", "busy"]
 _WHY: Final = {
     "unmapped": "our own port is not known yet",
     "elsewhere": "the place is not where the relay sees the peer, not public, or in our own home",
+    "busy": "busy",
 }
 
 
 class AttemptFailed(Exception):
-    """The attempt has ended without a connection; says why."""
-
-
-class Attempt:
-    """One attempt over a circuit, of which the side that dialled the circuit begins each try.
-
-    Args:
-        say: sends the other side a message over the circuit.
-        hear: waits for a message of the other side.
-        meet: dials a host and port now from our own port, whose outer place the other side knows,
-            and waits there; returns whether we have met. The last argument is whether we begin
-            Noise.
-        seen_at: the peer's host, as the relay says; empty: it says nothing.
-        own: our port and where others see it; None: not known.
-    """
-
-    def __init__(
-        self,
-        say: Callable[[RelayMessage], Awaitable[None]],
-        hear: Callable[[], Awaitable[RelayMessage]],
-        meet: Callable[[int, str, int, bool], Awaitable[bool]],
-        seen_at: str,
-        own: Outer | None,
-    ) -> None:
-        self._say, self._hear_any, self._meet = say, hear, meet
-        self._seen_at = seen_at
-        self._own = own if own is not None and own.port >= FIRST_PORT else None
-
-    async def begin(self) -> None:
-        """Try to meet the other side, as the one that dialled the circuit.
-
-        Raises:
-            AttemptFailed: we have not met.
-            RemoteProtocolError: the other side said what has no place here.
-        """
-        own = self._own
-        if own is None:
-            raise AttemptFailed(_WHY["unmapped"])
-        for _ in range(TRIES):
-            asked_at = trio.current_time()
-            await self._say(Punch(own.host, own.port))
-            place = await self._hear(Punch)
-            trip_s = trio.current_time() - asked_at
-            if code := self._objection(place):
-                raise AttemptFailed(_WHY[code])
-            if trip_s > HEARD_S:
-                raise AttemptFailed("the circuit is too slow")  # nothing can be timed
-            await self._say(PunchNow())
-            await trio.sleep(trip_s / 2)
-            if await self._meet(own.own_port, place.host, place.port, False):
-                return
-            await self._hear(PunchFailed)
-        raise AttemptFailed(f"{TRIES} tries failed")
-
-    async def answer(self, place: Punch) -> None:
-        """Take part in the attempt of the other side, which has named its place. See `begin`."""
-        for _ in range(TRIES):
-            own = self._own
-            if (code := self._objection(place)) or own is None:
-                await self._say(PunchRefused(code or "unmapped"))
-                raise AttemptFailed(_WHY[code or "unmapped"])
-            await self._say(Punch(own.host, own.port))
-            await self._hear(PunchNow)
-            if await self._meet(own.own_port, place.host, place.port, True):
-                return
-            await self._say(PunchFailed())
-            place = await self._hear(Punch)
-        raise RemoteProtocolError("punch-storm", f"{TRIES + 1} tries", penalty=20)
-
-    async def _hear(self, kind: type[M]) -> M:
-        with trio.move_on_after(LOST_S):
-            message = await self._hear_any()
-            if isinstance(message, kind):
-                return message
-            if isinstance(message, PunchRefused):
-                raise AttemptFailed(f"the other side refuses: {message.code}")
-            raise RemoteProtocolError("punch-unasked", type(message).__name__, penalty=20)
-        raise AttemptFailed("no answer")
-
-    def _objection(self, place: Punch) -> Literal["", "unmapped", "elsewhere"]:
-        """Return why a place is not dialled; empty: it is. It has to be the peer's own, and not
-        that of somebody whom we shall disturb; one in our own home is none that a router lets us
-        dial."""
-        own = self._own
-        if own is None:
-            return "unmapped"
-        is_its_own = place.host == self._seen_at != own.host and is_global(place.host)
-        return "" if is_its_own else "elsewhere"
+    """There is no sense in another try now; says why."""
 
 
 class Punching:
@@ -172,52 +70,47 @@ class Punching:
         self._links = links
         self._budgets = Budgets()
         self._serving = 0
-        self._own: Sequence[Outer] = ()
-        self._known = trio.Event()
+        self.own: tuple[Outer, ...] = ()
+        """Our ports that everybody sees at one place, one for each kind of host."""
         self.refused: Counter[str] = Counter()
 
-    def seen_at(self, own: Sequence[Outer]) -> None:
-        """Note our ports that everybody sees at one place, one for each kind of host."""
-        self._own = own
-        if own:
-            self._known.set()
-        elif self._known.is_set():
-            self._known = trio.Event()
-
     async def replace(self, connection: Connection) -> None:
-        """Try to replace a relayed connection that we dialled, until it has ended."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._keep_trying, connection)
-            await connection.ended.wait()
-            nursery.cancel_scope.cancel()
+        """Try to replace a relayed connection, until it has ended."""
+        peer, pause_s = connection.peer, AGAIN_FIRST_S
+        while not connection.ended.is_set():
+            if self._links.is_admitted(peer):
+                await self._links.dial_beside(peer)
+                if self.own and connection.dialled:
+                    await self._begin(connection)
+            with trio.move_on_after(pause_s) as waiting:
+                await self._links.change_of(peer).park()
+            pause_s = min(2 * pause_s, AGAIN_MOST_S) if waiting.cancelled_caught else AGAIN_FIRST_S
 
-    async def serve(self, connection: Connection, stream: YamuxStream, message: Punch) -> None:
-        """Take part in the attempt of a peer."""
-        peer, lock = connection.peer, self._links.dialling(connection.peer)
+    async def serve(self, connection: Connection, stream: YamuxStream, place: Punch) -> None:
+        """Take part in the try of a peer, which has named its place."""
+        lock, own = self._links.dialling(connection.peer), self._own_seen_by(connection)
         if connection.relay is None or connection.dialled:
             raise RemoteProtocolError("punch-unasked", penalty=20)
-        if not self._links.admission(peer).is_set() or lock.locked() or self._serving >= MOST:
-            self.refused["busy"] += 1
-            await send_last(stream, PunchRefused("busy"))
+        code = self._objection(connection, place, own)
+        admitted = self._links.is_admitted(connection.peer)
+        if not admitted or lock.locked() or self._serving >= MOST:
+            code = "busy"
+        if code:
+            self.refused[_WHY[code]] += 1
+            await send_last(stream, PunchRefused(code))
             return
+        assert own is not None, "or it were unmapped"
         self._serving += 1
         try:
             async with lock:
-                await self._attempt(connection, stream).answer(message)
-        except AttemptFailed as failure:
-            self.refused[str(failure)] += 1
-            stream.send_eof()
+                await send_message(stream, Punch(own.host, own.port))
+                with trio.fail_after(LOST_S):
+                    now = await receive_message(stream)
+                if not isinstance(now, PunchNow):
+                    raise RemoteProtocolError("punch-unasked", type(now).__name__, penalty=20)
+                await self._meet(connection, own, place, first=True)
         finally:
             self._serving -= 1
-
-    async def _keep_trying(self, connection: Connection) -> None:
-        await self._links.admission(connection.peer).wait()
-        pause_s = AGAIN_FIRST_S
-        while True:
-            await self._known.wait()
-            await self._begin(connection)
-            await trio.sleep(pause_s)
-            pause_s = min(2 * pause_s, AGAIN_MOST_S)
 
     async def _begin(self, connection: Connection) -> None:
         async with self._links.dialling(connection.peer):
@@ -225,21 +118,46 @@ class Punching:
                 return
             await self._ask_relay(connection)
             try:
-                stream = await connection.session.open_stream()
-            except FAILURES:
-                return
-            try:
-                with trio.fail_after(OPEN_S):
-                    await request_protocol(negotiable(stream), RELAY_PROTOCOL)
-                await self._attempt(connection, stream).begin()
+                for _ in range(TRIES):
+                    if await self._try(connection):
+                        return
+                    await trio.sleep(BETWEEN_S)
+                raise AttemptFailed(f"{TRIES} tries failed")
             except AttemptFailed as failure:
                 self.refused[str(failure)] += 1
-            except RemoteProtocolError as error:
-                self._links.penalise(connection.peer, error.penalty, error.reason)
             except FAILURES:
                 self.refused["interrupted"] += 1
-            finally:
-                stream.reset()
+
+    async def _try(self, connection: Connection) -> bool:
+        """Try to meet the peer; return whether we have met.
+
+        Raises:
+            AttemptFailed: it would be in vain.
+            StreamReset, ConnectionLost: the circuit has ended, or this is one try too many.
+        """
+        if (own := self._own_seen_by(connection)) is None:
+            raise AttemptFailed(_WHY["unmapped"])
+        asked_at = trio.current_time()
+        found = await answered(self._links, connection, Punch(own.host, own.port))
+        trip_s = trio.current_time() - asked_at
+        if found is None:
+            raise AttemptFailed("no answer")
+        stream, place = found
+        try:
+            if isinstance(place, PunchRefused):
+                raise AttemptFailed(f"the other side refuses: {place.code}")
+            if not isinstance(place, Punch):
+                self._links.penalise(connection.peer, 20, "punch-unasked")
+                raise AttemptFailed("no answer")
+            if code := self._objection(connection, place, own):
+                raise AttemptFailed(_WHY[code])
+            if trip_s > HEARD_S:
+                raise AttemptFailed("the circuit is too slow")  # nothing can be timed
+            await send_last(stream, PunchNow())
+            await trio.sleep(trip_s / 2)
+            return await self._meet(connection, own, place, first=False)
+        finally:
+            stream.reset()
 
     async def _ask_relay(self, connection: Connection) -> None:
         """Ask the relay where it sees the peer, if it has not said so: when we asked for the
@@ -251,22 +169,30 @@ class Punching:
         if isinstance(answer, Status):
             connection.host_by_relay = answer.host
 
-    def _attempt(self, connection: Connection, stream: YamuxStream) -> Attempt:
-        seen_at = connection.host_by_relay
-        same_kind = (one for one in self._own if kind_of(one.host) == kind_of(seen_at))
-        say, hear = partial(send_message, stream), partial(receive_message, stream)
-        meet = partial(self._meet, connection.peer)
-        return Attempt(say, hear, meet, seen_at, next(same_kind, None))
+    def _own_seen_by(self, connection: Connection) -> Outer | None:
+        """Return our port that is of the peer's kind of host, and where others see it."""
+        kind = kind_of(connection.host_by_relay)
+        found = (one for one in self.own if kind_of(one.host) == kind and one.port >= FIRST_PORT)
+        return next(found, None)
 
-    async def _meet(self, peer: PeerId, own_port: int, host: str, port: int, first: bool) -> bool:
+    def _objection(self, connection: Connection, place: Punch, own: Outer | None) -> Code:
+        """Return why a place is not dialled; empty: it is. It has to be the peer's own, and not
+        that of somebody whom we shall disturb; one in our own home is none that a router lets us
+        dial."""
+        if own is None:
+            return "unmapped"
+        is_its_own = place.host == connection.host_by_relay != own.host and is_global(place.host)
+        return "" if is_its_own else "elsewhere"
+
+    async def _meet(self, connection: Connection, own: Outer, place: Punch, *, first: bool) -> bool:
         """Dial a peer that dials us, if that is allowed; return whether we have met."""
+        host, peer = place.host, connection.peer
         if not self._budgets.tries(peer, host, trio.current_time()):
             self.refused["too-often"] += 1
             raise StreamReset("too many tries")
         try:
-            await self._links.meet(
-                Destination(kind_of(host), host, port, peer), own_port, first=first
-            )
+            there = Destination(kind_of(host), host, place.port, peer)
+            await self._links.meet(there, own.own_port, first=first)
         except DialError:
             self.refused["missed"] += 1
             return False

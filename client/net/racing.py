@@ -4,8 +4,6 @@ Each address has a head start of 250 ms before the next one is tried too; one th
 next begin at once. The attempt in which the peer proves its identity first wins, at the moment
 before the peer learns ours; the others end then. So a peer never sees two connections of ours,
 which would replace each other.
-
-State of a race: the attempts under way, what became of others, and whether one has won.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable
@@ -35,61 +33,55 @@ Attempt = Callable[[Destination, Callable[[], None]], Awaitable[None]]
 when the peer has proved its identity and is about to learn ours."""
 
 
-class Race:
-    """One dial at several addresses."""
+async def race(attempt: Attempt, targets: Iterable[Destination]) -> None:
+    """Try the addresses until one has become a connection, and that is over.
 
-    def __init__(self, attempt: Attempt) -> None:
-        self._attempt = attempt
-        self._won = self._succeeded = False
-        self._failures: list[NetworkError] = []
-        self._scopes: list[trio.CancelScope] = []
-        self._next = trio.Event()
-        """Set when an attempt has failed, or one has won."""
+    Raises:
+        NotCalled: no address may be called.
+        TurnedAway: none has; somebody was there, and has turned us away.
+        DialError: none has; names what became of each.
+    """
+    won = succeeded = False
+    failures: list[NetworkError] = []
+    scopes: list[trio.CancelScope] = []
+    over = trio.lowlevel.ParkingLot()  # an attempt is
 
-    async def run(self, targets: Iterable[Destination]) -> None:
-        """Try the addresses until one has become a connection, and that is over.
-
-        Raises:
-            NotCalled: no address may be called.
-            TurnedAway: none has; somebody was there, and has turned us away.
-            DialError: none has; names what became of each.
-        """
-        async with trio.open_nursery() as nursery:
-            for target in targets:
-                self._next = trio.Event()
-                nursery.start_soon(self._try, target)
-                with trio.move_on_after(HEAD_START_S):
-                    await self._next.wait()
-                if self._won:
-                    break
-        if self._succeeded:
-            return
-        if not self._failures:
-            raise NotCalled("none of its addresses is called now")
-        turned_away = any(isinstance(error, TurnedAway) for error in self._failures)
-        kind = TurnedAway if turned_away else DialError
-        raise kind("; ".join(map(str, self._failures)))
-
-    async def _try(self, target: Destination) -> None:
+    async def dial(target: Destination) -> None:
+        nonlocal succeeded
         with trio.CancelScope() as scope:
-            self._scopes.append(scope)
+            scopes.append(scope)
             try:
-                await self._attempt(target, partial(self._claim, scope))
-                self._succeeded = True
+                await attempt(target, partial(claim, scope))
+                succeeded = True
             except NotCalled:
                 pass
             except (DialError, AddressError) as error:
-                self._failures.append(error)
-        self._next.set()
+                failures.append(error)
+        over.unpark_all()
 
-    def _claim(self, winner: trio.CancelScope) -> None:
-        """Let an attempt win, unless another one has."""
-        if self._won:
+    def claim(winner: trio.CancelScope) -> None:
+        nonlocal won
+        if won:
             raise HandshakeFailed("another address was faster")
-        self._won = True
-        for scope in self._scopes:
+        won = True
+        for scope in scopes:
             if scope is not winner:
                 scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        for target in targets:
+            nursery.start_soon(dial, target)
+            with trio.move_on_after(HEAD_START_S):
+                await over.park()
+            if won:
+                break
+    if succeeded:
+        return
+    if not failures:
+        raise NotCalled("none of its addresses is called now")
+    turned_away = any(isinstance(error, TurnedAway) for error in failures)
+    kind = TurnedAway if turned_away else DialError
+    raise kind("; ".join(map(str, failures)))
 
 
 def in_order(targets: Iterable[Destination], own: Collection[str]) -> list[Destination]:

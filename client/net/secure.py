@@ -49,8 +49,8 @@ def seal(cipher: CipherState, plaintexts: Iterable[Buffer]) -> bytearray:
     return wire
 
 
-class SecureChannel:
-    """Encrypted, authenticated messages over one byte stream.
+class SecureChannel(ByteStream):
+    """Encrypted, authenticated messages over one byte stream; a byte stream itself.
 
     One task may send and one may receive at a time. A send that is cancelled half way leaves the
     channel unusable, so the owner has to close it (`yamux.py` does).
@@ -72,15 +72,15 @@ class SecureChannel:
         self.bytes_in = 0
         self.bytes_out = 0
 
-    async def send(self, plaintexts: Iterable[Buffer]) -> None:
+    async def send_all(self, buffers: Iterable[Buffer]) -> None:
         """Seal and send messages of at most ``MAX_PLAINTEXT_BYTES`` each, in one write.
 
         Raises:
             ConnectionLost: the connection is broken.
         """
-        data = seal(self._sealer, plaintexts)
+        data = seal(self._sealer, buffers)
         try:
-            await self.stream.send_all(data)
+            await self.stream.send_all([data])
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise ConnectionLost("connection lost while sending") from error
         self.bytes_out += len(data)

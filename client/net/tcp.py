@@ -9,7 +9,7 @@ import errno
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -71,9 +71,10 @@ class TcpStream(ByteStream):
             with contextlib.suppress(OSError, ValueError, trio.ClosedResourceError):
                 await trio.lowlevel.wait_writable(self.stream.socket.fileno())
 
-    async def send_all(self, data: Buffer) -> None:
-        """Send the bytes. See `ByteStream.send_all`."""
-        await self.stream.send_all(memoryview(data))
+    async def send_all(self, buffers: Sequence[Buffer]) -> None:
+        """Send the buffers. See `ByteStream.send_all`."""
+        for buffer in buffers:
+            await self.stream.send_all(memoryview(buffer))
 
     async def receive_some(self, most: int) -> bytes:
         """Return up to ``most`` bytes. See `ByteStream.receive_some`."""

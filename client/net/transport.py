@@ -1,10 +1,11 @@
-"""The interface of a byte stream between two machines: a TCP connection, or a circuit.
+"""The interface of a byte stream between two machines: a TCP connection, or a stream of another
+connection, as a circuit through a relay is.
 
 It carries bytes in order and proves no identity; the handshake that follows does.
 """
 
 from abc import abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import trio
@@ -40,18 +41,18 @@ class ByteStream(trio.abc.AsyncResource):
         cancelled does no harm."""
 
     @abstractmethod
-    async def send_all(self, data: Buffer) -> None:
-        """Send the bytes, waiting while the other side takes none.
+    async def send_all(self, buffers: Sequence[Buffer]) -> None:
+        """Send the buffers in order, waiting while the other side takes none.
 
         Args:
-            data: must not change afterwards; the stream may read from it later.
+            buffers: must not change afterwards; the stream may read from them later.
 
         Raises:
             trio.BrokenResourceError, trio.ClosedResourceError: the stream is broken.
         """
 
     @abstractmethod
-    async def receive_some(self, most: int) -> bytes:
+    async def receive_some(self, most: int) -> Buffer:
         """Wait for bytes and return up to ``most`` of them; empty at the end of the stream.
 
         Raises:

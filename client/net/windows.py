@@ -7,6 +7,7 @@ can make us hold, however fast or far away it claims to be. Sans-IO: the clock i
 """
 
 from protocol.errors import RemoteProtocolError
+from protocol.relay.holding import Room
 
 INITIAL_WINDOW_BYTES = 256 * 1024
 """Both windows of a fresh stream, fixed by the protocol."""
@@ -14,19 +15,6 @@ MIN_TRIP_S = 0.02
 """Shorter round trips are dominated by the time that a busy machine takes to answer."""
 RETURN_SHARE = 4
 """Share of a window to be free before an update: the other three quarters keep the line busy."""
-
-
-class WindowBudget:
-    """Bytes that the streams of one connection may be granted beyond their start."""
-
-    def __init__(self, size_bytes: int) -> None:
-        self.left_bytes = size_bytes
-
-    def take(self, wanted_bytes: int) -> int:
-        """Take up to ``wanted_bytes``; return the bytes taken."""
-        taken = max(0, min(wanted_bytes, self.left_bytes))
-        self.left_bytes -= taken
-        return taken
 
 
 class ReceiveWindow:
@@ -38,7 +26,7 @@ class ReceiveWindow:
         most_bytes: largest size of the window.
     """
 
-    def __init__(self, budget: WindowBudget, now: float) -> None:
+    def __init__(self, budget: Room, now: float) -> None:
         self._budget = budget
         self.granted_bytes = self.open_bytes = self.most_bytes = INITIAL_WINDOW_BYTES
         self._owed_bytes = 0  # taken by the reader and not yet given back
@@ -76,7 +64,7 @@ class ReceiveWindow:
 
     def close(self) -> None:
         """Give the budget back; nothing more will be granted."""
-        self._budget.left_bytes += self.granted_bytes - INITIAL_WINDOW_BYTES
+        self._budget.take(INITIAL_WINDOW_BYTES - self.granted_bytes)
         self.granted_bytes = self.most_bytes = INITIAL_WINDOW_BYTES
 
     def _growth(self, trip_s: float, now: float) -> int:

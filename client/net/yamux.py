@@ -29,9 +29,10 @@ import trio
 from client.net.errors import ConnectionLost, StreamReset
 from client.net.pacing import Pace
 from client.net.secure import MAX_PLAINTEXT_BYTES, SecureChannel
-from client.net.transport import Buffer
-from client.net.windows import INITIAL_WINDOW_BYTES, ReceiveWindow, WindowBudget
+from client.net.transport import Buffer, ByteStream
+from client.net.windows import INITIAL_WINDOW_BYTES, ReceiveWindow
 from protocol.errors import RemoteProtocolError
+from protocol.relay.holding import Room
 from protocol.token_bucket import TokenBucket
 
 HEADER = struct.Struct(">BBHII")
@@ -98,12 +99,12 @@ class YamuxSession:
         self._sending, self._reading = trio.CancelScope(), trio.CancelScope()
         self._slice_bytes = LEAST_SLICE_BYTES
         channel.stream.keep_unsent(self._slice_bytes)
-        self.budget = WindowBudget(WINDOW_BYTES)
+        self.budget = Room(WINDOW_BYTES)
         self.rtt_s: float | None = None
         """Smoothed round trip of a small frame, queues included; None: none was measured."""
         self.answers = 0
         """Answers to the ping that was sent last, whenever that was."""
-        self._ping, self._pinged_at, self._answered = 0, -math.inf, True
+        self._ping, self.pinged_at, self._answered = 0, -math.inf, True
         self._replies = bytearray()
         self._header = bytearray()  # an unfinished frame header
         self._body_left = 0
@@ -154,7 +155,7 @@ class YamuxSession:
         does not say so."""
         if not self._torn:
             with suppress(ConnectionLost), trio.move_on_after(GO_AWAY_S):
-                await self._channel.send([HEADER.pack(0, GO_AWAY, 0, 0, 0)])
+                await self._channel.send_all([HEADER.pack(0, GO_AWAY, 0, 0, 0)])
 
     async def open_stream(self, *, urgent: bool = False) -> YamuxStream:
         """Open a stream to the peer.
@@ -233,7 +234,7 @@ class YamuxSession:
         complete = False
         try:
             with trio.CancelScope(shield=True) as self._sending:
-                await self._channel.send(messages)
+                await self._channel.send_all(messages)
                 complete = True
         finally:
             if not complete:  # failed, or ended, inside a frame: nothing may follow it
@@ -260,19 +261,19 @@ class YamuxSession:
 
     def measure_trip(self) -> None:
         """Measure the round trip if that was long ago."""
-        if self._answered and trio.current_time() - self._pinged_at > MEASURE_S:
+        if self._answered and trio.current_time() - self.pinged_at > MEASURE_S:
             self.ping()
 
     def ping(self) -> None:
         """Ask the peer for a sign of life, which also measures the round trip."""
-        self._ping, self._pinged_at = (self._ping + 1) % 2**32, trio.current_time()
+        self._ping, self.pinged_at = (self._ping + 1) % 2**32, trio.current_time()
         self._answered = False
         self.reply(HEADER.pack(0, PING, SYN, 0, self._ping))
 
     def _on_pong(self, number: int) -> None:
         if number == self._ping and not self._answered:
             self.answers, self._answered = self.answers + 1, True
-            trip_s = trio.current_time() - self._pinged_at
+            trip_s = trio.current_time() - self.pinged_at
             self.rtt_s = trip_s if self.rtt_s is None else 0.8 * self.rtt_s + 0.2 * trip_s
 
     def reply(self, frame: bytes) -> None:
@@ -385,7 +386,7 @@ class YamuxSession:
             stream.on_fin()
 
 
-class YamuxStream:
+class YamuxStream(ByteStream):
     """One stream. One task may send and one may receive at a time.
 
     Args:
@@ -498,6 +499,11 @@ class YamuxStream:
         if not self._reset:
             self._session.reply(self._frame(WINDOW_UPDATE, RST, 0))
             self.on_reset()
+
+    async def aclose(self) -> None:
+        """End the stream at once. See `reset`."""
+        self.reset()
+        await trio.lowlevel.checkpoint()
 
     # Called by the session when a frame arrives.
 

@@ -463,7 +463,6 @@ class Node(ControlApi):
         self._network.named(map(str, named))
         engine.reach.announced = _parsed(announced(self._options.settings, me))
         engine.own_advert.addresses = self._reach
-        engine.reach.moved = engine.own_advert.change
         site = Site(self._options.settings, self._options.data_path, self._folders.data)
         training = Training(engine, site, self._pauses)
         self._engine, self._training = engine, training

@@ -20,8 +20,8 @@ from client.train.engine import Engine
 from protocol.effects import Explain
 from protocol.ids import PeerId, rank, short
 from protocol.membership.view import Member
+from protocol.pace import TICK_S
 
-LOOK_S: Final = 2.0
 PATIENCE_S: Final = 5.0
 """Seconds on the internet, as a member, within which others dial whoever can be dialled."""
 CANDIDATES: Final = 64
@@ -59,17 +59,13 @@ class Relaying:
         self._over = False
 
     async def run(self) -> None:
-        """Look around now and then, and whenever our addresses change; until cancelled."""
+        """Look around until cancelled."""
         while True:
             self.look()
-            with trio.move_on_after(LOOK_S):
-                await self._network.reaching.moved.wait()
-            if self._network.reaching.moved.is_set():
-                self._network.reaching.moved = trio.Event()
-                self._own_advert.change()
+            await trio.sleep(TICK_S)
 
     def look(self) -> None:
-        """Offer to relay if we may, and keep reservations if we need them."""
+        """Offer to relay if we may, keep reservations if we need them, and advertise both."""
         lent = self._lent_bytes_per_s()
         offers = not self._over and lent > 0 and self._may()
         offers = offers and self._own_advert.entered and (self._always or self._reached())
@@ -92,7 +88,7 @@ class Relaying:
         """Return how we are reached and whom we relay for, for the status."""
         machine = self._network.passing.machine
         return RelayView(
-            through=list(self._network.reaching.machine.relays),
+            through=list(self._network.reaching.relays),
             rate_bytes_per_s=self._lent_bytes_per_s() if machine.offers else 0.0,
             members=len(machine.reservations),
             circuits=machine.circuits,
@@ -131,7 +127,7 @@ class Relaying:
 
     def _tell(self, *, offers: bool) -> None:
         """Tell the user what has changed."""
-        now = self._network.reaching.machine.relays or offers
+        now = self._network.reaching.relays or offers
         if now == self._told:
             return
         self._told = now

@@ -1,1 +1,1 @@
-"""Relayed circuits: the machines of members that relay, and of members that are relayed."""
+"""Relayed circuits: the messages about them, and the machine of members that relay."""

@@ -35,9 +35,15 @@ FADE: Final = 0.8
 
 @dataclass
 class Room:
-    """What the windows of all circuits may have beyond their start: 100 Mb/s over 1.3 s."""
+    """What some windows may have beyond their start: of all circuits 100 Mb/s over 1.3 s."""
 
     left_bytes: int = 16 * 1024 * 1024
+
+    def take(self, wanted_bytes: int) -> int:
+        """Take up to so many bytes, or give some back; return the bytes taken."""
+        taken = min(wanted_bytes, self.left_bytes)
+        self.left_bytes -= taken
+        return taken
 
 
 class Holding:
@@ -77,9 +83,7 @@ class Holding:
 
     def _take(self, extra_bytes: int) -> None:
         """Have so much of the room, or as much as there is."""
-        more = min(max(0, extra_bytes) - self._extra_bytes, self._room.left_bytes)
-        self._extra_bytes += more
-        self._room.left_bytes -= more
+        self._extra_bytes += self._room.take(max(0, extra_bytes) - self._extra_bytes)
 
 
 def _window(rate: float, trip_s: float) -> int:

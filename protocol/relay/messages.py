@@ -99,10 +99,6 @@ class PunchNow(RelayWire, frozen=True):
     """Dial now: when this arrives, its sender does so too."""
 
 
-class PunchFailed(RelayWire, frozen=True):
-    """The dial has led to nothing."""
-
-
 class PunchRefused(RelayWire, frozen=True):
     """The answer of who does not take part."""
 
@@ -123,7 +119,6 @@ RelayMessage = (
     | Moving
     | Punch
     | PunchNow
-    | PunchFailed
     | PunchRefused
 )
 

@@ -13,7 +13,6 @@ from operator import attrgetter
 import trio
 
 from client.net.addresses import parse_destination
-from client.net.carrier import LANES
 from client.net.errors import NetworkError
 from client.net.handshake import (
     accept_protocol,
@@ -21,7 +20,8 @@ from client.net.handshake import (
     make_identity,
     request_protocol,
 )
-from client.net.relay.exchange import negotiable
+from client.net.libp2p_patches import GuardedStream
+from client.net.links import LANES
 from client.net.secure import SecureChannel
 from client.net.tcp import TCP
 from client.net.yamux import YamuxSession, YamuxStream
@@ -92,7 +92,7 @@ async def bare_link(
         nursery.start_soon(_accept, link, sink, read or _drain, nursery)
         for name, protocol in LANES.items():
             stream = link.lanes[name] = await session.open_stream()
-            await request_protocol(negotiable(stream), protocol)
+            await request_protocol(GuardedStream(stream), protocol)
         await link.say(Hello(PROTOCOL, swarm, "volunteer/0.1.0"))
         yield link
         nursery.cancel_scope.cancel()
@@ -111,7 +111,7 @@ async def _accept(
     try:
         while True:
             stream = await link.session.accept_stream()
-            chosen = await accept_protocol(negotiable(stream), LANES.values())
+            chosen = await accept_protocol(GuardedStream(stream), LANES.values())
             name = next(name for name, protocol in LANES.items() if protocol == chosen)
             if name == "control":
                 nursery.start_soon(_listen, stream, sink)

@@ -31,8 +31,9 @@ from client.lab.local_swarm import terminate_as_interrupt
 from client.net.errors import NetworkError
 from client.net.handshake import request_protocol
 from client.net.libp2p_network import Libp2pNetwork, open_network
+from client.net.libp2p_patches import GuardedStream
 from client.net.network import Inbound
-from client.net.relay.exchange import RELAY_PROTOCOL, ask, negotiable
+from client.net.relay.exchange import RELAY_PROTOCOL, ask
 from client.net.relay.reaching import Reaching
 from client.net.yamux import YamuxStream
 from protocol.errors import RemoteProtocolError
@@ -240,7 +241,7 @@ async def another_name(attacker: Attacker) -> None:
         with suppress(*BROKEN):
             while (connection := network.direct(attacker.relay_id)) is not None:
                 stream = await connection.session.open_stream()
-                await request_protocol(negotiable(stream), RELAY_PROTOCOL)
+                await request_protocol(GuardedStream(stream), RELAY_PROTOCOL)
                 await stream.send_all([len(named).to_bytes(2, "big") + named])
                 attacker.said["answered" if await stream.receive_some(1) else "ended"] += 1
         attacker.said["cut off"] += 1
@@ -439,7 +440,7 @@ async def _honest(host: str, relay: str) -> None:
         nursery.start_soon(newcomers, address)
 
         def now() -> dict[str, Any]:
-            reserved_at = len(b.reaching.machine.relays)
+            reserved_at = len(b.reaching.relays)
             return {**told, "reserved": reserved_at, "blamed": dict(b.statistics().refused)}
 
         await talk(address, now)

@@ -1,9 +1,20 @@
 """Connectivity: what counts as a change, who is asked and dialled, what is told."""
 
+import math
 from collections.abc import Callable
 from itertools import pairwise
+from typing import cast
 
-from client.net.connectivity import SILENT_WORDS, Connectivity, Line, Surroundings
+import pytest
+
+from client.net import connectivity
+from client.net.connectivity import (
+    SILENT_S,
+    SILENT_WORDS,
+    Connectivity,
+    Surroundings,
+)
+from client.net.host import Connection
 from protocol.ids import PeerId
 from protocol.pace import FORGET_S, HEARD_S, LOOK_S, LOST_S
 
@@ -22,6 +33,33 @@ def ask(peer: PeerId) -> Call:
     return "ask", peer
 
 
+class Line:
+    """Stands for a connection, and for its session."""
+
+    reason, relay, doubted, answers = "", None, -1, 0
+
+    def __init__(
+        self, world: "World", peer: PeerId, own_host: str, rtt_s: float, bytes_in: int = 100
+    ) -> None:
+        self.world, self.peer, self.own_host, self.rtt_s = world, peer, own_host, rtt_s
+        self.number, self.bytes_in, self.session = len(world.made), bytes_in, self
+        self.pinged, self.pinged_at = False, world.now
+        world.made.append(self)
+
+    @property
+    def in_doubt(self) -> bool:
+        return self.doubted == self.bytes_in
+
+    def ping(self) -> None:
+        self.world.told.append((self.world.now, ask(self.peer)))
+        self.pinged, self.pinged_at = True, self.world.now
+
+    def close(self, reason: str) -> None:
+        self.world.told.append((self.world.now, ("cut", self.peer, reason)))
+        self.reason = reason
+        del self.world.links[self.peer]
+
+
 class World:
     """Links whose bytes grow as long as their peer is heard; time passes in quarters of seconds."""
 
@@ -30,35 +68,26 @@ class World:
         self.machine.renew = lambda: self.told.append((self.now, RENEW))
         self.machine.explain = lambda told: self.told.append((self.now, ("say", told.words)))
         self.now = 1000.0
-        self.numbers = 0
+        self.made: list[Line] = []
         self.links: dict[PeerId, Line] = {}
         self.heard = set(peers)
-        self.pinged: set[PeerId] = set()
         self.told: list[tuple[float, Call]] = []
         for peer in peers:
             self.link(peer)
         self.look(HOME)
 
-    def link(self, peer: PeerId, own_host: str = "192.168.1.2") -> None:
-        self.numbers += 1
-        self.links[peer] = Line(peer, self.numbers, 100, 0, own_host, rtt_s=0.1)
+    def link(self, peer: PeerId, own_host: str = "192.168.1.2", rtt_s: float = 0.1) -> None:
+        self.links[peer] = Line(self, peer, own_host, rtt_s)
         self.heard.add(peer)
 
     # --- what it does -----------------------------------------------------------------------
 
-    def lines(self) -> list[Line]:
-        return list(self.links.values())
-
-    def ask(self, peer: PeerId) -> None:
-        self.told.append((self.now, ask(peer)))
-        self.pinged.add(peer)
+    def working(self) -> dict[PeerId, Connection]:
+        return cast(dict[PeerId, Connection], dict(self.links))
 
     def doubt(self, peer: PeerId) -> None:
         self.told.append((self.now, ("doubt", peer)))
-
-    def cut(self, peer: PeerId, reason: str) -> None:
-        self.told.append((self.now, ("cut", peer, reason)))
-        del self.links[peer]
+        self.links[peer].doubted = self.links[peer].bytes_in
 
     def dial_again(self) -> None:
         self.told.append((self.now, DIAL_AGAIN))
@@ -88,10 +117,8 @@ class World:
             self.now += 0.25
             for peer in self.heard & self.links.keys():
                 line = self.links[peer]
-                seen = line.bytes_in + 10, line.answers + (peer in self.pinged)
-                at = line.own_host, line.rtt_s
-                self.links[peer] = Line(peer, line.number, *seen, *at)
-            self.pinged -= self.heard
+                line.bytes_in, line.answers = line.bytes_in + 10, line.answers + line.pinged
+                line.pinged = False
             if self.now >= self.machine.next_deadline():
                 self.machine.tick(self.now)
         return self.since(begun)
@@ -100,10 +127,28 @@ class World:
         return [effect[1] for _, effect in self.told if effect[0] == "say"]
 
 
+@pytest.fixture(autouse=True)
+def _measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So every ping is a question whether somebody is there."""
+    monkeypatch.setattr(connectivity, "PING_S", math.inf)
+
+
+def test_round_trips_are_measured_and_who_is_silent_for_long_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connectivity, "PING_S", 5.0)
+    world = World(A, B, C)
+    assert world.run(11) == [ask(peer) for peer in (A, B, C)] * 2
+    world.heard.remove(A)
+    assert ("cut", A, "silent") not in world.run(SILENT_S - 1)
+    assert ("cut", A, "silent") in world.run(2.5)
+    assert {*world.links} == {B, C}
+
+
 def test_a_long_line_has_longer_to_answer() -> None:
     world = World(A, B, C)
     world.run(10)
-    world.links[A] = Line(A, 9, 100, 0, "192.168.1.2", rtt_s=3.0)
+    world.link(A, rtt_s=3.0)
     world.heard.remove(A)
     assert world.run(12) == [ask(A)]
     assert ("doubt", A) in world.run(10)
@@ -195,7 +240,8 @@ def test_what_was_under_way_before_a_sleep_is_no_answer() -> None:
     world.run(5)
     world.now += 60.0
     world.tick()
-    world.pinged.clear()  # both have given us up, and what they said before is still to be read
+    for line in world.links.values():
+        line.pinged = False  # both have given us up, and what they said before is still to be read
     world.run(0.5)
     assert world.words() == []
     world.links.clear()

@@ -1,5 +1,8 @@
 """What is agreed on before two peers talk, and why they do not."""
 
+from collections.abc import Sequence
+from typing import cast
+
 import pytest
 import trio
 import trio.testing
@@ -13,7 +16,7 @@ from client.net.handshake import (
 )
 from client.net.libp2p_patches import GuardedStream
 from client.net.secure import SecureChannel
-from client.net.transport import ByteStream
+from client.net.transport import Buffer, ByteStream
 
 HELLO, ASKED = b"\x13/multistream/1.0.0\n", b"\x04/xy\n"
 
@@ -24,8 +27,8 @@ class Pipe(ByteStream):
     def __init__(self, stream: trio.StapledStream) -> None:  # type: ignore[type-arg]
         self.stream = stream
 
-    async def send_all(self, data: bytes) -> None:  # type: ignore[override]
-        await self.stream.send_all(data)
+    async def send_all(self, buffers: Sequence[Buffer]) -> None:
+        await self.stream.send_all(b"".join(buffers))
 
     async def receive_some(self, most: int) -> bytes:
         return bytes(await self.stream.receive_some(most))
@@ -40,20 +43,20 @@ class Talk:
     def __init__(self, answer: bytes, *, broken: bool = False) -> None:
         self.said, self._answer, self._broken = bytearray(), bytearray(answer), broken
         self.before_answer = b""
-        self.stream = GuardedStream(self._receive, self._send)
+        self.stream = GuardedStream(cast(ByteStream, self))
 
-    async def _receive(self, most: int) -> bytes:
+    async def receive_some(self, most: int) -> bytes:
         await trio.lowlevel.checkpoint()
         self.before_answer = self.before_answer or bytes(self.said)
         taken = bytes(self._answer[:most])
         del self._answer[:most]
         return taken
 
-    async def _send(self, data: bytes) -> None:
+    async def send_all(self, buffers: list[bytes]) -> None:
         await trio.lowlevel.checkpoint()
         if self._broken:
             raise trio.BrokenResourceError("it has gone")
-        self.said += data
+        self.said += b"".join(buffers)
 
 
 async def test_a_protocol_is_asked_for_with_what_follows_it() -> None:
@@ -105,7 +108,7 @@ async def test_two_peers_prove_who_they_are_and_what_came_early_is_kept() -> Non
             made = await handshake(ends[0], ALICE, BOB.peer, lambda: claimed.append(1))
         assert (made.peer, found[0].peer) == (BOB.peer, ALICE.peer)
         assert claimed == [1], "before it learns who called"
-        await made.send([b"hello"])
+        await made.send_all([b"hello"])
         assert b"".join(await found[0].receive()) == b"hello"
 
 

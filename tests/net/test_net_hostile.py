@@ -5,11 +5,12 @@ import contextlib
 import pytest
 import trio
 
-from client.net.carrier import LANES
 from client.net.errors import DialError
 from client.net.handshake import request_protocol
+from client.net.libp2p_patches import GuardedStream
+from client.net.links import LANES
 from client.net.network import PeerDown, PeerUp
-from client.net.relay.exchange import FAILURES, ask, negotiable
+from client.net.relay.exchange import FAILURES, ask
 from client.net.yamux import (
     HEADER,
     MAX_REPLY_BYTES,
@@ -37,7 +38,7 @@ async def hostile_lane(intrude: Intrude, address: str, name: str):  # type: igno
 
         nursery.start_soon(run)
         stream = await session.open_stream()
-        await request_protocol(negotiable(stream), LANES[name])
+        await request_protocol(GuardedStream(stream), LANES[name])
         yield session, stream
         nursery.cancel_scope.cancel()
 
@@ -107,7 +108,7 @@ async def test_a_lane_cannot_be_opened_twice(networks: Networks, intrude: Intrud
     async with networks() as a, hostile_lane(intrude, a.addresses[0], "bulk") as (session, _):
         again = await session.open_stream()
         with contextlib.suppress(Exception):
-            await request_protocol(negotiable(again), LANES["bulk"])
+            await request_protocol(GuardedStream(again), LANES["bulk"])
         await until(lambda: session.closed)
         assert a.statistics().refused["lane-opened-twice"] == 1
 
@@ -153,7 +154,7 @@ async def test_a_frame_that_is_never_ended_ends_the_link(
             session.reply(HEADER.pack(0, PING, SYN, 0, 1))
             await trio.sleep(0.01)
         assert a.statistics().refused["frame-too-slow"] == 1
-        assert a._unfinished.held_bytes == 0
+        assert a._common.unfinished.held_bytes == 0
 
 
 async def test_of_frames_that_are_not_ended_the_oldest_costs_its_link_where_there_is_no_room(
@@ -165,13 +166,13 @@ async def test_of_frames_that_are_not_ended_the_oldest_costs_its_link_where_ther
         hostile_lane(intrude, a.addresses[0], "bulk") as (newest, second),
     ):
         await first.send_all([unfinished(2**20)])
-        await until(lambda: a._unfinished.held_bytes > 2**20 - 1000)
-        a._unfinished._budget_bytes = 3 * 2**19
+        await until(lambda: a._common.unfinished.held_bytes > 2**20 - 1000)
+        a._common.unfinished._budget_bytes = 3 * 2**19
         await second.send_all([unfinished(2**20)])
         await until(lambda: oldest.closed)
         assert not newest.closed
         assert a.statistics().refused["unfinished-frames"] == 1
-        assert a._unfinished.held_bytes <= 3 * 2**19
+        assert a._common.unfinished.held_bytes <= 3 * 2**19
 
 
 async def test_a_frame_larger_than_any_of_the_run_is_not_begun(
@@ -215,7 +216,7 @@ async def test_a_peer_that_reads_no_answers_ends_its_link_and_not_the_network(
         connection = a._links[b.peer_id].connection
         assert connection is not None
         connection.session._replies += bytes(MAX_REPLY_BYTES)
-        a.ask(b.peer_id)
+        connection.session.ping()
         await connection.ended.wait()
         await honest.connect(a.addresses[0])
         await is_up(a, honest)

@@ -24,8 +24,7 @@ import trio
 from client.net.errors import ConnectionLost, HandshakeFailed, StreamReset
 from client.net.handshake import accept_protocol, request_protocol
 from client.net.host import Connection
-from client.net.libp2p_patches import NOT_RUN
-from client.net.relay.exchange import negotiable
+from client.net.libp2p_patches import NOT_RUN, GuardedStream
 from client.net.yamux import YamuxStream
 from tests.support import loopback
 from tests.support.loopback import Hosts
@@ -116,7 +115,7 @@ async def js(node: str, nursery: trio.Nursery) -> AsyncIterator[JsPeer]:
 
 async def request(connection: Connection, protocol: str) -> YamuxStream:
     stream = await connection.session.open_stream()
-    await request_protocol(negotiable(stream), protocol)
+    await request_protocol(GuardedStream(stream), protocol)
     return stream
 
 
@@ -191,7 +190,7 @@ async def serve(connection: Connection) -> None:
 
     async def talk(stream: YamuxStream) -> None:
         try:
-            protocol = await accept_protocol(negotiable(stream), [ECHO, RESET])
+            protocol = await accept_protocol(GuardedStream(stream), [ECHO, RESET])
         except HandshakeFailed:
             stream.reset()
             return

@@ -1,10 +1,14 @@
 """The mends of the library one by one: what hostile bytes before an agreement cost us."""
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 
 from client.net.errors import HandshakeFailed
 from client.net.handshake import MAX_PROPOSALS, MAX_TOKEN_BYTES, MULTISTREAM, accept_protocol
 from client.net.libp2p_patches import GuardedStream
+from client.net.transport import ByteStream
 
 # isort: split
 # After mends, which imports the library quietly.
@@ -19,15 +23,16 @@ def stream_of(
     """A stream that brings these bytes, and notes what is sent."""
     rest, noted = bytearray(data), list[bytes]() if sent is None else sent
 
-    async def receive(most: int) -> bytes:
+    async def receive_some(most: int) -> bytes:
         taken = bytes(rest[:most])
         del rest[:most]
         return taken
 
-    async def send(data: bytes) -> None:
-        noted.append(data)
+    async def send_all(buffers: list[bytes]) -> None:
+        noted.extend(buffers)
 
-    return GuardedStream(receive, send, budget_bytes)
+    stream = SimpleNamespace(receive_some=receive_some, send_all=send_all)
+    return GuardedStream(cast(ByteStream, stream), budget_bytes)
 
 
 HEADER = b"\x13" + MULTISTREAM.encode() + b"\n"

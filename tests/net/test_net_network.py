@@ -11,9 +11,9 @@ import trio.testing
 from client.errors import first_of
 from client.net import libp2p_network
 from client.net.addresses import parse_destination
-from client.net.carrier import WINDOW_BYTES
 from client.net.errors import AddressError, DialError
 from client.net.libp2p_network import EVENT_BYTES, Libp2pNetwork, open_network
+from client.net.links import WINDOW_BYTES
 from client.net.network import Inbound, PeerDown, PeerUp
 from client.net.pacing import Rates
 from client.net.tcp import TCP
@@ -124,7 +124,7 @@ async def test_the_windows_of_lanes_may_grow_as_far_as_our_rate_needs(
     async with networks(rates=limits) as a, networks() as b:
         await b.connect(a.addresses[0])
         await is_up(a, b)
-        session, needs = a.direct(b.peer_id).session, a._pacing.download.window_bytes
+        session, needs = a.direct(b.peer_id).session, a._common.pacing.download.window_bytes
         most = [size if name == "control" else needs(size) for name, size in WINDOW_BYTES.items()]
         theirs = [stream for number, stream in session._streams.items() if number % 2]
         await until(lambda: sorted(one._window.most_bytes for one in theirs) == sorted(most))
@@ -260,20 +260,6 @@ async def test_in_another_network_ports_and_relays_are_learnt_anew(
         a.network_changed()
         assert not a.reached, "who could be dialled at home may be behind a router here"
     assert told == ["ports", "relays"]
-
-
-async def test_a_link_that_is_cut_says_why_and_a_stranger_has_none(networks: Networks) -> None:
-    async with networks() as a, networks() as b:
-        await b.connect(a.addresses[0])
-        await is_up(a, b)
-        a.cut(PeerId("stranger"), "it is not there")
-        a.cut(b.peer_id, "it does not answer")
-        async for event in a.events:
-            if isinstance(event, PeerDown):
-                break
-        assert event.peer == b.peer_id
-        assert "it does not answer" in event.reason
-        assert not a.post(b.peer_id, Goodbye(""))
 
 
 async def test_who_is_expelled_is_cut_off_and_stays_out(networks: Networks) -> None:

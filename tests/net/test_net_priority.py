@@ -48,7 +48,7 @@ class SlowLine:
         self.waiting = trio.Event()
         self._go = trio.Semaphore(0)
 
-    async def send(self, messages: Iterable[Buffer]) -> None:
+    async def send_all(self, messages: Iterable[Buffer]) -> None:
         data = b"".join(messages)
         _, kind, _, stream_id, length = HEADER.unpack_from(data)
         if kind == DATA:
@@ -148,7 +148,7 @@ class TimedLine(SlowLine):
         super().__init__()
         self._bytes_per_s = bytes_per_s
 
-    async def send(self, messages: Iterable[Buffer]) -> None:
+    async def send_all(self, messages: Iterable[Buffer]) -> None:
         size = sum(map(len, messages))
         self.frames.append((0, size))
         await trio.sleep(size / self._bytes_per_s)
@@ -219,6 +219,6 @@ async def test_little_waits_in_the_kernel_where_nothing_overtakes_it(
             nursery.cancel_scope.cancel()
 
     async with hosts(flood) as host, intrude(host.addresses[0]) as reader:  # which does not read
-        await reader.send([HEADER.pack(0, WINDOW_UPDATE, SYN, 1, most)])
+        await reader.send_all([HEADER.pack(0, WINDOW_UPDATE, SYN, 1, most)])
         await done.wait()
     assert max(seen) <= 2 * UNSENT_BYTES

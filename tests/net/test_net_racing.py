@@ -17,7 +17,7 @@ from client.net.errors import (
     TurnedAway,
 )
 from client.net.libp2p_network import open_network
-from client.net.racing import HEAD_START_S, Race, in_order
+from client.net.racing import HEAD_START_S, in_order, race
 from client.net.tcp import TCP
 from protocol.hosts import kind_of
 from protocol.ids import PeerId
@@ -73,7 +73,7 @@ async def test_only_one_attempt_wins(autojump_clock: trio.testing.MockClock) -> 
             told.append(f"not {target.host}")
             raise
 
-    await Race(attempt).run(map(at, ("8.8.4.4", "1.1.1.1", "2.2.2.2")))
+    await race(attempt, map(at, ("8.8.4.4", "1.1.1.1", "2.2.2.2")))
     assert sorted(told) == [f"2.2.2.2 at {2 * HEAD_START_S + 0.5}", "not 1.1.1.1"]
 
 
@@ -94,7 +94,7 @@ async def test_after_a_failure_the_next_address_is_tried_at_once(
         raise left.pop(0)
 
     with pytest.raises(DialError) as caught:
-        await Race(attempt).run(map(at, ("1.1.1.1", "2.2.2.2")))
+        await race(attempt, map(at, ("1.1.1.1", "2.2.2.2")))
     assert (type(caught.value), str(caught.value)) == (kind, words)
     assert trio.current_time() == 0.0
 

@@ -10,9 +10,10 @@ from client.net.addresses import parse_destination
 from client.net.errors import DialError
 from client.net.handshake import make_identity, request_protocol
 from client.net.libp2p_network import Libp2pNetwork
+from client.net.libp2p_patches import GuardedStream
 from client.net.network import Inbound, PeerDown, PeerUp
 from client.net.relay import passing
-from client.net.relay.exchange import RELAY_PROTOCOL, ask, negotiable
+from client.net.relay.exchange import RELAY_PROTOCOL, ask
 from client.net.relay.reaching import _prefix_of
 from client.net.windows import INITIAL_WINDOW_BYTES
 from protocol.hosts import kind_of
@@ -124,7 +125,7 @@ async def test_a_place_is_given_back_and_ends_with_the_relaying(networks: Networ
         await until(lambda: not machine.reservations)
         await reserve(member, relay)
         relay.passing.offer(relays=False)
-        await until(lambda: not member.reaching.machine.relays)
+        await until(lambda: not member.reaching.relays)
         assert linked(member, relay)
 
 
@@ -170,7 +171,7 @@ async def test_who_is_no_member_any_more_loses_its_place(
         await trio.sleep(0.3)
         assert machine.reservations == {member.peer_id}
         relay.is_member = lambda _peer: False  # type: ignore[method-assign]
-        await until(lambda: not (machine.reservations or member.reaching.machine.relays))
+        await until(lambda: not (machine.reservations or member.reaching.relays))
         assert linked(member, relay)
 
 
@@ -226,7 +227,7 @@ async def test_garbage_costs_points_and_one_connection(networks: Networks, garba
         await reserve(b, relay)
         connection = a.direct(relay.peer_id)
         stream = await connection.session.open_stream()
-        await request_protocol(negotiable(stream), RELAY_PROTOCOL)
+        await request_protocol(GuardedStream(stream), RELAY_PROTOCOL)
         await stream.send_all([garbage])
         stream.send_eof()
         await until(lambda: not linked(a, relay))
@@ -256,10 +257,9 @@ async def test_a_slow_reader_stops_its_sender_and_fills_no_memory(networks: Netw
 
 
 async def test_a_direct_connection_takes_over_from_a_relayed_one_in_the_midst_of_tensors(
-    networks: Networks, monkeypatch: pytest.MonkeyPatch
+    networks: Networks,
 ) -> None:
     """Nothing is lost, doubled or out of order, and the rest of the client notices nothing."""
-    monkeypatch.setattr("client.net.libp2p_network.IMPROVE_FIRST_S", 0.2)
     async with circuit(networks) as (a, b, relay), trio.open_nursery() as nursery:
         got: dict[Libp2pNetwork, list[int]] = {a: [], b: []}
         over = trio.Event()

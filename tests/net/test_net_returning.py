@@ -5,7 +5,7 @@ import os
 import pytest
 import trio
 
-from client.net import carrier, libp2p_network
+from client.net import libp2p_network, links
 from client.net.handshake import make_identity
 from client.net.libp2p_network import Libp2pNetwork
 from client.net.network import Inbound, NetEvent, PeerDown, PeerUp
@@ -120,7 +120,7 @@ async def test_an_error_on_our_side_ends_the_link_for_the_rest_of_the_client(
         raise ValueError("a fault of ours")
 
     async with networks() as a, networks() as b:
-        a._deliver = fail  # type: ignore[method-assign]
+        a._strangers.turn = fail  # type: ignore[method-assign]
         await b.connect(a.addresses[0])
         assert await kinds(a, 1) == await kinds(b, 1) == [PeerUp]
         await say(b, a.peer_id, Goodbye("boom"))
@@ -132,7 +132,7 @@ async def test_an_error_on_our_side_ends_the_link_for_the_rest_of_the_client(
 async def test_a_retired_connection_ends_its_frame_however_slow_the_line_is(
     networks: Networks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(carrier, "RETIRE_S", 0.5)
+    monkeypatch.setattr(links, "RETIRE_S", 0.5)
     payload = os.urandom(20 * MIB)
     async with networks() as a, networks() as b, open_relay(b.addresses[0]) as way:
         await a.connect(way.address)
@@ -149,7 +149,7 @@ async def test_a_retired_connection_ends_its_frame_however_slow_the_line_is(
 async def test_a_retired_connection_on_which_nothing_moves_is_given_up(
     networks: Networks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(carrier, "RETIRE_S", 0.2)
+    monkeypatch.setattr(links, "RETIRE_S", 0.2)
     async with networks() as a, networks() as b, open_relay(b.addresses[0]) as way:
         await a.connect(way.address)
         assert await kinds(a, 1) == [PeerUp]

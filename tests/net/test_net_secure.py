@@ -131,7 +131,7 @@ async def test_a_broken_connection_is_named_both_ways() -> None:
         with pytest.raises(ConnectionLost, match="receiving"):
             await channel.receive()
         with pytest.raises(ConnectionLost, match="sending"):
-            await channel.send([b"x"])
+            await channel.send_all([b"x"])
 
 
 def test_what_is_sealed_is_what_noise_says() -> None:

@@ -9,8 +9,9 @@ import trio
 from trio.testing import MockClock
 
 from client.net.transport import Buffer
-from client.net.windows import INITIAL_WINDOW_BYTES, WindowBudget
+from client.net.windows import INITIAL_WINDOW_BYTES
 from client.net.yamux import FLOOR_BYTES_PER_S, YamuxSession, YamuxStream
+from protocol.relay.holding import Room
 from protocol.wire.messages import Chunk
 from tests.support.arrivals import is_up, say
 from tests.support.loopback import Networks
@@ -21,7 +22,7 @@ def stream() -> YamuxStream:
         await trio.lowlevel.checkpoint()
 
     session = SimpleNamespace(
-        closed=False, trip_s=0.1, budget=WindowBudget(0), slice_bytes=65000, write=write
+        closed=False, trip_s=0.1, budget=Room(0), slice_bytes=65000, write=write
     )
     return YamuxStream(cast(YamuxSession, session), 1)
 

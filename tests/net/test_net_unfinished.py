@@ -3,6 +3,7 @@
 A lane's reader takes turns with other tasks.
 """
 
+import math
 from types import SimpleNamespace
 from typing import cast
 
@@ -10,18 +11,18 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from client.net.carrier import Carrier, CarrierHooks, Outgoing
 from client.net.host import Connection
+from client.net.links import Carrier, Common, Link
 from client.net.pacing import Pacing, Rates
-from client.net.queues import ByteQueue
 from client.net.unfinished import FLOOR_BYTES_PER_S, PATIENCE_S, UnfinishedFrames
-from client.net.windows import WindowBudget
 from client.net.yamux import KEPT_BYTES, YamuxSession, YamuxStream
 from protocol.errors import RemoteProtocolError
 from protocol.limits import MAX_PAYLOAD_BYTES, USUAL_PAYLOAD_BYTES
+from protocol.relay.holding import Room
 from protocol.wire.framing import encode_frame
 from protocol.wire.messages import Goodbye, Message, encode_message
 from tests.support.arrivals import backward
+from tests.support.protocol_examples import peer
 
 
 class Lane:
@@ -31,7 +32,7 @@ class Lane:
         session = SimpleNamespace(
             closed=False,
             trip_s=0.1,
-            budget=WindowBudget(0),
+            budget=Room(0),
             reply=lambda frame: None,
             measure_trip=lambda: None,
         )
@@ -43,21 +44,17 @@ class Lane:
         self.refused: RemoteProtocolError | None = None
         self.ended_at: float | None = None
         self.pacing = Pacing(Rates())
-        queue = ByteQueue[Outgoing](lambda frame: frame.size_bytes)
-        self._carrier = Carrier(
-            cast(Connection, SimpleNamespace()),
-            {"control": queue},
-            CarrierHooks(
-                deliver=self._deliver,
-                refused=lambda error: None,
-                up=lambda: None,
-                admitted=trio.lowlevel.checkpoint,
-                sent=lambda: None,
-                relay=_no_circuits,
-            ),
-            self.pacing,
-            UnfinishedFrames(),
+        common = Common(
+            deliver=self._deliver,
+            refused=lambda peer, error: None,
+            changed=lambda link: None,
+            request=_no_circuits,
+            pacing=self.pacing,
+            unfinished=UnfinishedFrames(),
+            hello_s=math.inf,
         )
+        link = Link(peer(0), peer(1), common)
+        self._carrier = Carrier(cast(Connection, SimpleNamespace()), link)
         nursery.start_soon(self._run, name)
 
     async def send(self, data: bytes) -> None:
@@ -66,7 +63,7 @@ class Lane:
         while self.stream.buffered_bytes and self.refused is None:
             await trio.sleep(0.1)
 
-    async def _deliver(self, message: Message, payload: bytes) -> None:
+    async def _deliver(self, link: Link, message: Message, payload: bytes) -> None:
         if self.deliver_takes_s:
             await trio.sleep(self.deliver_takes_s)
         self.delivered.append(payload)

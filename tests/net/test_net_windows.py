@@ -1,25 +1,17 @@
 """Receive windows: they follow the line, stay within their budget, and are enforced."""
 
-from types import SimpleNamespace
-from typing import cast
-from unittest.mock import AsyncMock
-
 import pytest
-import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.net.errors import StreamReset
-from client.net.relay.circuit import WINDOW_BYTES, CircuitStream
 from client.net.windows import (
     INITIAL_WINDOW_BYTES,
     MIN_TRIP_S,
     RETURN_SHARE,
     ReceiveWindow,
-    WindowBudget,
 )
-from client.net.yamux import YamuxSession, YamuxStream
 from protocol.errors import RemoteProtocolError
+from protocol.relay.holding import Room
 
 MIB = 1024 * 1024
 
@@ -45,7 +37,7 @@ def after(
     ("mbit", "trip_s"), [(20, 0.05), (100, 0.02), (100, 0.1), (100, 0.3), (400, 0.1), (400, 0.2)]
 )
 def test_a_window_comes_to_cover_the_line_and_stops_there(mbit: float, trip_s: float) -> None:
-    window = ReceiveWindow(WindowBudget(16 * MIB), 0.0)
+    window = ReceiveWindow(Room(16 * MIB), 0.0)
     window.most_bytes = 16 * MIB
     rate = mbit * 1e6 / 8
     sizes = after(window, rate, trip_s, 40 * trip_s)
@@ -57,14 +49,14 @@ def test_a_window_comes_to_cover_the_line_and_stops_there(mbit: float, trip_s: f
 
 
 def test_a_slow_reader_and_an_idle_line_get_no_more() -> None:
-    window = ReceiveWindow(WindowBudget(16 * MIB), 0.0)
+    window = ReceiveWindow(Room(16 * MIB), 0.0)
     window.most_bytes = 16 * MIB
     assert after(window, 100_000, 0.1, 10)[-1] == INITIAL_WINDOW_BYTES
     assert after(window, 10_000_000, 0.1, 0.1, now=1000.0)[-1] == INITIAL_WINDOW_BYTES
 
 
 def test_streams_share_one_budget_and_give_it_back() -> None:
-    budget = WindowBudget(3 * MIB)
+    budget = Room(3 * MIB)
     windows = [ReceiveWindow(budget, 0.0) for _ in range(4)]
     for window in windows:
         window.most_bytes = 16 * MIB
@@ -87,7 +79,7 @@ def test_streams_share_one_budget_and_give_it_back() -> None:
 def test_never_more_than_was_granted(
     moves: list[tuple[int, int, float, float]], most: int, budget_bytes: int
 ) -> None:
-    budget = WindowBudget(budget_bytes)
+    budget = Room(budget_bytes)
     window = ReceiveWindow(budget, 0.0)
     window.most_bytes = max(most, INITIAL_WINDOW_BYTES)
     buffered, now, peer = 0, 0.0, INITIAL_WINDOW_BYTES
@@ -109,21 +101,11 @@ def test_never_more_than_was_granted(
 
 
 def test_a_short_trip_counts_as_one_that_a_busy_machine_needs() -> None:
-    window = ReceiveWindow(WindowBudget(16 * MIB), 0.0)
+    window = ReceiveWindow(Room(16 * MIB), 0.0)
     window.most_bytes = 16 * MIB
     assert after(window, 100e6, MIN_TRIP_S, 1.0)[-1] >= 2 * 100e6 * MIN_TRIP_S
-    fast = ReceiveWindow(WindowBudget(16 * MIB), 0.0)
+    fast = ReceiveWindow(Room(16 * MIB), 0.0)
     fast.most_bytes = 16 * MIB
     fast.charge(INITIAL_WINDOW_BYTES)
     fast.take(INITIAL_WINDOW_BYTES, 1e-6, 1e-3)  # a burst says nothing about the line yet
     assert fast.granted_bytes == INITIAL_WINDOW_BYTES
-
-
-async def test_the_window_of_a_circuit_may_grow() -> None:
-    session = SimpleNamespace(closed=False, trip_s=0.1, budget=WindowBudget(64 * MIB))
-    stream = YamuxStream(cast(YamuxSession, session), 1)
-    stream.send_all = AsyncMock(side_effect=StreamReset("gone"))  # type: ignore[method-assign]
-    circuit = CircuitStream(stream)
-    assert stream._window.most_bytes == WINDOW_BYTES > INITIAL_WINDOW_BYTES
-    with pytest.raises(trio.BrokenResourceError, match="gone"):
-        await circuit.send_all(b"to the peer behind it")

@@ -13,7 +13,7 @@ import trio.testing
 from client.net.errors import ConnectionLost, StreamReset
 from client.net.host import Connection
 from client.net.secure import MAX_PLAINTEXT_BYTES, SecureChannel
-from client.net.windows import INITIAL_WINDOW_BYTES, WindowBudget
+from client.net.windows import INITIAL_WINDOW_BYTES
 from client.net.yamux import (
     ACK,
     DATA,
@@ -31,6 +31,7 @@ from client.net.yamux import (
     YamuxStream,
 )
 from protocol.errors import RemoteProtocolError
+from protocol.relay.holding import Room
 from tests.support.arrivals import buffered_bytes, until
 from tests.support.loopback import Hosts, Intrude, dialled
 
@@ -87,7 +88,9 @@ async def test_a_broken_rule_ends_the_connection_with_its_name(
 ) -> None:
     sessions = Sessions()
     async with hosts(sessions) as host, intrude(host.addresses[0]) as attacker:
-        await attacker.send([data[start : start + piece] for start in range(0, len(data), piece)])
+        await attacker.send_all(
+            [data[start : start + piece] for start in range(0, len(data), piece)]
+        )
         with contextlib.suppress(ConnectionLost):  # or it ends without an error
             while await attacker.receive():
                 pass
@@ -101,12 +104,12 @@ async def test_an_unread_flood_stays_within_the_windows(hosts: Hosts, intrude: I
     sessions = Sessions()
     async with hosts(sessions) as host, intrude(host.addresses[0]) as attacker:
         window = frame(DATA, 0, 1, CHUNK_BYTES) + b"x" * CHUNK_BYTES
-        await attacker.send([frame(WINDOW_UPDATE, SYN, 1)])
+        await attacker.send_all([frame(WINDOW_UPDATE, SYN, 1)])
         victim = await sessions.first()
         most = 0
         with contextlib.suppress(ConnectionLost):
             for _ in range(1000):  # 64 MB into a window of 256 KiB
-                await attacker.send([window])
+                await attacker.send_all([window])
                 most = max(most, buffered_bytes(victim.session))
         await victim.ended.wait()
         assert most <= INITIAL_WINDOW_BYTES
@@ -118,7 +121,7 @@ def test_data_holds_on_to_no_more_than_twice_its_size(sizes: list[int]) -> None:
     class Idle:
         closed = False
         trip_s = 0.1
-        budget = WindowBudget(0)
+        budget = Room(0)
 
     async def fill() -> None:
         stream, total = YamuxStream(cast(YamuxSession, Idle()), 1), 0
@@ -144,8 +147,8 @@ async def test_streams_are_capped_and_data_for_refused_ones_is_dropped(
     async with hosts(sessions) as host, intrude(host.addresses[0]) as attacker:
         for number in range(200):
             data = frame(DATA, SYN, 2 * number + 1, 1000) + b"x" * 1000
-            await attacker.send([data])
-        await attacker.send([frame(PING, SYN, 0, 7)])
+            await attacker.send_all([data])
+        await attacker.send_all([frame(PING, SYN, 0, 7)])
         answers = b""
         while frame(PING, 2, 0, 7) not in answers:
             answers += b"".join(await attacker.receive())
@@ -162,7 +165,7 @@ async def test_an_answer_to_what_was_not_asked_measures_nothing(
     sessions = Sessions()
     async with hosts(sessions) as host, intrude(host.addresses[0]) as attacker:
         unasked = [frame(PING, ACK, 0, number) for number in (0, 1, 12345)]
-        await attacker.send([*unasked, frame(PING, SYN, 0, 9)])
+        await attacker.send_all([*unasked, frame(PING, SYN, 0, 9)])
         answers = b""
         while frame(PING, ACK, 0, 9) not in answers:
             answers += b"".join(await attacker.receive())
@@ -189,7 +192,7 @@ async def test_streams_that_come_and_go_without_end_are_a_violation(
 ) -> None:
     sessions = Sessions()
     async with hosts(sessions) as host, intrude(host.addresses[0]) as attacker:
-        await attacker.send([churn(0, BURST), frame(PING, SYN, 0, 9)])
+        await attacker.send_all([churn(0, BURST), frame(PING, SYN, 0, 9)])
         answers = b""
         while frame(PING, ACK, 0, 9) not in answers:  # so many are allowed
             answers += b"".join(await attacker.receive())
@@ -197,7 +200,7 @@ async def test_streams_that_come_and_go_without_end_are_a_violation(
         assert victim.session.violation is None
         with contextlib.suppress(ConnectionLost):
             for first in range(BURST, 20 * BURST, 64):
-                await attacker.send([churn(first, 64)])
+                await attacker.send_all([churn(first, 64)])
         await victim.ended.wait()
         assert victim.reason == victim.session.violation.reason == "stream-flood"
 
@@ -210,7 +213,7 @@ async def test_a_flood_of_pings_without_reading_ends_the_connection(
         pings = frame(PING, SYN, 0, 1) * 5000
         with contextlib.suppress(ConnectionLost):
             while True:  # the answers fill the sockets first, then MAX_REPLY_BYTES
-                await attacker.send([pings])
+                await attacker.send_all([pings])
         victim = await sessions.first()
         await victim.ended.wait()
         assert victim.reason == "reply-flood"
@@ -225,7 +228,7 @@ class Scripted:
 
     def keep_unsent(self, most_bytes: int) -> None: ...
 
-    async def send(self, messages: object) -> None:
+    async def send_all(self, messages: object) -> None:
         await trio.sleep_forever()
 
     async def receive(self) -> list[bytes]:
@@ -279,7 +282,7 @@ async def test_messages_with_nothing_in_them_are_counted() -> None:
 )
 async def test_harmless_frames_are_ignored(hosts: Hosts, intrude: Intrude, quiet: bytes) -> None:
     async with hosts() as host, intrude(host.addresses[0]) as attacker:
-        await attacker.send([quiet + frame(PING, SYN, 0, 9)])
+        await attacker.send_all([quiet + frame(PING, SYN, 0, 9)])
         answers = b""
         while not answers.endswith(frame(PING, 2, 0, 9)):
             answers += b"".join(await attacker.receive())
@@ -289,12 +292,12 @@ async def test_go_away_and_a_forged_message_end_it(hosts: Hosts, intrude: Intrud
     sessions = Sessions()
     async with hosts(sessions) as host:
         async with intrude(host.addresses[0]) as attacker:
-            await attacker.send([frame(GO_AWAY, 0, 0) + frame(WINDOW_UPDATE, SYN, 1)])
+            await attacker.send_all([frame(GO_AWAY, 0, 0) + frame(WINDOW_UPDATE, SYN, 1)])
             await (await sessions.first()).ended.wait()
         assert sessions.opened[0].reason == "closed by the peer"
         assert not sessions.opened[0].by_peer, "whoever says so has not died"
         async with intrude(host.addresses[0]) as attacker:
-            await attacker.stream.send_all(b"\x00\x20" + b"?" * 32)
+            await attacker.stream.send_all([b"\x00\x20" + b"?" * 32])
             await until(lambda: len(sessions.opened) >= 2)
             await sessions.opened[1].ended.wait()
         assert sessions.opened[1].reason == "noise-tag"

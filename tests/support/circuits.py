@@ -25,7 +25,7 @@ async def reserve(member: Libp2pNetwork, *relays: Libp2pNetwork, at: str = "") -
         relay.passing.offer(relays=True)
     known = {relay.peer_id: [at or relay.addresses[0]] for relay in relays}
     member.reaching.update(known, needed=True)
-    await until(lambda: known.keys() <= set(member.reaching.machine.relays))
+    await until(lambda: known.keys() <= set(member.reaching.relays))
 
 
 @asynccontextmanager

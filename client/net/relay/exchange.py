@@ -59,23 +59,21 @@ class Links(Protocol):
     def serve_circuit(self, stream: ByteStream, relay: PeerId, asker: PeerId) -> None:
         """Take an inbound connection that a relay passes on."""
 
-    def admission(self, peer: PeerId) -> trio.Event:
-        """Return what is set once a linked peer is admitted."""
+    def is_admitted(self, peer: PeerId) -> bool:
+        """Whether a peer is linked and admitted."""
+        ...
 
     def dialling(self, peer: PeerId) -> trio.Lock:
         """Return what is held while a peer is dialled."""
 
+    def change_of(self, peer: PeerId) -> trio.lowlevel.ParkingLot:
+        """Return where to wait for a change of a peer's link or addresses, or of our places."""
+
+    async def dial_beside(self, peer: PeerId) -> None:
+        """Dial a peer beside a relayed connection, at the addresses that may be called now."""
+
     async def meet(self, target: Destination, own_port: int, *, first: bool) -> None:
         """Dial a peer that dials us, and let the link move; raises DialError."""
-
-
-def negotiable(stream: YamuxStream) -> GuardedStream:
-    """Return a fresh stream as the library negotiates its protocol."""
-
-    async def send(data: bytes) -> None:
-        await stream.send_all([data])
-
-    return GuardedStream(stream.receive_some, send)
 
 
 async def send_message(stream: YamuxStream, message: RelayMessage) -> None:
@@ -113,7 +111,7 @@ async def ask(connection: Connection, message: RelayMessage) -> tuple[YamuxStrea
     with trio.fail_after(ANSWER_S):
         stream = await connection.session.open_stream()
         try:
-            await request_protocol(negotiable(stream), RELAY_PROTOCOL, _framed(message))
+            await request_protocol(GuardedStream(stream), RELAY_PROTOCOL, _framed(message))
             return stream, await receive_message(stream)
         except BaseException:
             stream.reset()

@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from typing import Final
-from weakref import WeakValueDictionary
 
 import trio
 from msgspec.structs import replace
@@ -22,15 +21,15 @@ from client.net.errors import NetworkError
 from client.net.host import Connection
 from client.net.pacing import Pacing
 from client.net.relay.exchange import Links, answered, send_message
+from client.net.relay.reaching import REVIEW_S
+from client.net.relay.shares import MAX_PIECE_BYTES, Sender, Shares
 from client.net.yamux import YamuxStream
 from protocol.hosts import is_loopback, prefix_of
 from protocol.ids import PeerId
 from protocol.pace import TICK_S
-from protocol.relay.client import REVIEW_S
 from protocol.relay.holding import Holding, Room
 from protocol.relay.messages import Connect, Reserve, Status, Stop, WhereIs
 from protocol.relay.server import Asked, RelayLimits, RelayServer
-from protocol.relay.shares import MAX_PIECE_BYTES, Shares
 
 STALL_S: Final = 30.0
 """Seconds after which a side that takes nothing ends its circuit; data it takes earns time back."""
@@ -48,10 +47,6 @@ class _Request:
     target: YamuxStream | None = None
 
 
-Sender = tuple[PeerId, str]
-"""Who sends, and whose share that comes out of."""
-
-
 class PassingOn:
     """See the module's docstring.
 
@@ -66,17 +61,12 @@ class PassingOn:
         self._pace = pacing.upload.lanes["background"]
         self._lent = 0.0
         self.machine = RelayServer(links.peer_id, RelayLimits())
-        self._shares = Shares(0, trio.current_time())
+        self._shares = Shares()
         self._room = Room()
         self._requests: dict[int, _Request] = {}
         self._numbers = count(1)
-        self._turns: dict[int, trio.Event] = {}
-        self._senders: WeakValueDictionary[PeerId, trio.Lock] = WeakValueDictionary()
-        """Who has a piece that waits, of which others share their prefix's share: it has one, so
-        that they wait for one of each sender, not for one of each circuit."""
-        self._asked = trio.Event()
         nursery.start_soon(self._tick)
-        nursery.start_soon(self._grant_later)
+        nursery.start_soon(self._shares.run)
 
     def offer(self, *, relays: bool, rate_bytes_per_s: float = 0.0, drain_s: float = 0.0) -> None:
         """Relay from now on, or no longer.
@@ -86,14 +76,13 @@ class PassingOn:
             rate_bytes_per_s: what circuits share; 0: no limit.
             drain_s: if we do no longer, when circuits end.
         """
-        lent = rate_bytes_per_s if relays else 0.0
-        if lent != self._lent:
-            self._lent = lent
-            self._shares.set_rate(lent, trio.current_time())
-        if relays:
-            self.machine.offer()
-        else:
+        if not relays:
             self.machine.drain(drain_s, trio.current_time())
+            return
+        self.machine.offer()
+        if rate_bytes_per_s != self._lent:
+            self._lent = rate_bytes_per_s
+            self._shares.limit(rate_bytes_per_s)
 
     async def serve(
         self, connection: Connection, stream: YamuxStream, message: Reserve | Connect | WhereIs
@@ -182,7 +171,7 @@ class PassingOn:
         holding = Holding(self._room, trio.current_time())
         try:
             while data := await source.receive_held(MAX_PIECE_BYTES):
-                await self._turn(sender, len(data))
+                await self._shares.turn(sender, len(data))
                 await self._pace(len(data))
                 await to.send_all([data], STALL_S)
                 now = trio.current_time()
@@ -190,36 +179,6 @@ class PassingOn:
                 self.machine.passed_bytes += len(data)
         finally:
             holding.close()
-
-    async def _turn(self, sender: Sender, size_bytes: int) -> None:
-        """Wait until the sender's share allows for a piece."""
-        peer, share = sender
-        async with self._senders.setdefault(peer, trio.Lock()):
-            ticket = self._shares.ask(share, size_bytes)
-            turn = self._turns[ticket] = trio.Event()
-            self._grant()
-            if not turn.is_set():
-                self._asked.set()
-                try:
-                    await turn.wait()
-                except trio.Cancelled:
-                    if self._turns.pop(ticket, None) is not None:
-                        self._shares.withdraw(ticket)
-                    raise
-
-    def _grant(self) -> None:
-        for ticket in self._shares.granted(trio.current_time()):
-            self._turns.pop(ticket).set()
-
-    async def _grant_later(self) -> None:
-        while True:
-            self._grant()
-            due = self._shares.next_deadline()
-            if due is None:
-                self._asked = trio.Event()
-                await self._asked.wait()
-            else:
-                await trio.sleep_until(due)
 
     async def _tick(self) -> None:
         while True:

@@ -1,10 +1,10 @@
 """Drives the machine of reachability: hears where peers see us, and asks for probes.
 
 Every few seconds it looks at this machine's addresses, which change with the network. What is found
-goes into our advert at once, and to the owner in words. State: the machines, and what was told.
+is told to the owner in words. State: the machines, and what was told.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, Literal
 
@@ -46,8 +46,6 @@ class Reach:
         self.announced: Sequence[Address] = ()
         """Addresses that the owner announces."""
         self._mapped: dict[str, Mapped] = {}  # by kind of host
-        self.moved: Callable[[], None] = lambda: None
-        """Called when the addresses to advertise may have changed."""
         self._told: dict[Place, Verdict] = {}
 
     # --- messages -----------------------------------------------------------------------------
@@ -128,7 +126,6 @@ class Reach:
         """Our way to the others has changed: look at once, and let everything be probed again."""
         self.machine.renew(self._engine.now())
         self._look()
-        self.moved()
 
     def _look(self) -> None:
         self.machine.listens(self._own_hosts(), self._ports(), self._engine.now())
@@ -150,10 +147,7 @@ class Reach:
         news = [s for s in self.machine.candidates() if self._is_news(s)]
         for candidate in news:
             self._engine.perform(words_of(candidate))
-        now = {s.place: s.verdict for s in self.machine.candidates()}
-        if now != self._told:
-            self._told = now
-            self.moved()
+        self._told = {s.place: s.verdict for s in self.machine.candidates()}
 
     def _is_news(self, candidate: Candidate) -> bool:
         known = self._told.get(candidate.place)

@@ -39,9 +39,7 @@ class World:
         self.passing = SimpleNamespace(
             offer=self._offer, machine=SimpleNamespace(offers=False, circuits=0)
         )
-        self.reaching = SimpleNamespace(
-            update=self._update, machine=SimpleNamespace(relays=()), addresses=[]
-        )
+        self.reaching = SimpleNamespace(update=self._update, relays=(), addresses=[])
         advert = SimpleNamespace(entered=True, upload_bytes_per_s=8e6, change=self._change)
         members = [
             SimpleNamespace(peer=peer, advert=SimpleNamespace(addresses=(AT,), relay_bytes_per_s=r))
@@ -137,10 +135,10 @@ async def test_whoever_is_dialled_after_all_needs_none_and_relays(
 ) -> None:
     world = World()
     relaying = await after_a_while(world)
-    world.reaching.machine.relays = (RELAY,)
+    world.reaching.relays = (RELAY,)
     relaying.look()
     assert "reached through" in world.said[-1]
-    world.reached, world.reaching.machine.relays = True, ()
+    world.reached, world.reaching.relays = True, ()
     relaying.look()
     assert not world.needed
     assert world.offers["relays"]

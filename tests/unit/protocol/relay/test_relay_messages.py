@@ -13,7 +13,6 @@ from protocol.relay.messages import (
     DialBack,
     Moving,
     Punch,
-    PunchFailed,
     PunchRefused,
     RelayMessage,
     Reserve,
@@ -41,7 +40,6 @@ FILLER = bytes(PROBE_FILLER_BYTES)
         DialBack(4001, FILLER),
         Moving(),
         Punch("203.0.113.9", 40_000),
-        PunchFailed(),
         PunchRefused("busy"),
     ],
 )

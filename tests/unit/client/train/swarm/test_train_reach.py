@@ -77,8 +77,6 @@ async def test_a_peer_is_seen_where_other_networks_see_it_too(made: World) -> No
 
 
 async def test_what_was_reached_is_advertised_first(made: World) -> None:
-    moved: list[None] = []
-    made.reach.moved = lambda: moved.append(None)
     own = [f"/ip4/{HOME}/tcp/{PORT}/p2p/{ME}", "/some/other/grammar"]
     assert made.reach.advertised(own) == own
     peers = [made.meet(number) for number in range(3)]
@@ -91,7 +89,6 @@ async def test_what_was_reached_is_advertised_first(made: World) -> None:
     for peer in peers:
         made.reach.gone(peer)
     assert not made.outer, "nobody is left who sees us there"
-    assert moved
     assert [effect.level for effect in made.told()] == ["info"]
 
 
