@@ -43,14 +43,10 @@ def amend(
 ) -> Answer:
     """Change how many steps a run has in all, or its learning rate from a step on.
 
-    Parameters
-    ----------
-    from_step
-        Step from which this holds at the earliest; as soon as possible.
-    steps
-        Steps of the whole run, those that are done included; also of a run that is complete.
-    yes
-        Do not ask.
+    Args:
+        from_step: Step from which this holds at the earliest; as soon as possible.
+        steps: Steps of the whole run, those that are done included; also of a run that is complete.
+        yes: Do not ask.
     """
     changes = Changes(steps=steps, from_step=from_step, **vars(rate))
     with connect(running_home().folders) as node:

@@ -44,12 +44,9 @@ class Kept(Struct, frozen=True):
 def cache(*, prune: bool = False, yes: bool = False) -> Answer:
     """Show what the volunteer keeps on disk: training data, checkpoints, leftovers, logs.
 
-    Parameters
-    ----------
-    prune
-        Remove what can be had again; the volunteer must not be running.
-    yes
-        Do not ask.
+    Args:
+        prune: Remove what can be had again; the volunteer must not be running.
+        yes: Do not ask.
     """
     home = find_home()
     folder = home.folders.data

@@ -63,15 +63,11 @@ def create(
 ) -> Answer:
     """Found a swarm: write its signed .swarm file and print an invite.
 
-    Parameters
-    ----------
-    out
-        File to write (default: the swarm's name and .swarm).
-    announce
-        Address where others reach you, such as /ip4/203.0.113.7/tcp/4001; may be repeated
-        (default: this machine's address and the configured port).
-    force
-        Replace the file if it is there.
+    Args:
+        out: File to write (default: the swarm's name and .swarm).
+        announce: Address where others reach you, such as /ip4/203.0.113.7/tcp/4001; may be repeated
+            (default: this machine's address and the configured port).
+        force: Replace the file if it is there.
     """
     home = find_home({"announce": announce or None})
     signer = home.signer()

@@ -19,12 +19,9 @@ from client.cli.terminal.answer import Answer, answered, of_node
 def expel(member: str, *, reason: str = "") -> Answer:
     """Expel a member that you invited, or that came in through somebody you invited.
 
-    Parameters
-    ----------
-    member
-        Its peer id, or the end of it, as volunteer status members shows it.
-    reason
-        Why, for all members to read.
+    Args:
+        member: Its peer id, or the end of it, as volunteer status members shows it.
+        reason: Why, for all members to read.
     """
     with connect(running_home().folders) as node:
         gone, who = node.expel(member, reason), node.greeting

@@ -34,16 +34,11 @@ def finish(
 ) -> int:
     """Drain every stage: take no new work, close the running step, save, say goodbye.
 
-    Parameters
-    ----------
-    yes
-        Do not ask.
-    json
-        Print JSON when it is done.
-    wait_s
-        Longest wait for the volunteer to be gone, in seconds; 0: do not wait.
-    discard
-        Leave also if the disk does not take the last version and nobody else has it.
+    Args:
+        yes: Do not ask.
+        json: Print JSON when it is done.
+        wait_s: Longest wait for the volunteer to be gone, in seconds; 0: do not wait.
+        discard: Leave also if the disk does not take the last version and nobody else has it.
     """
     folders = running_home().folders
     with connect(folders) as node:

@@ -35,16 +35,12 @@ def invite(
 ) -> Answer:
     """Print a fresh invite, with members of the swarm that can be reached now.
 
-    Parameters
-    ----------
-    once
-        Make it good for one volunteer only, in a private swarm.
-    expires
-        Let nobody in with it after so long, such as 2h or 3d (default: 7d), in such a swarm.
-    out
-        Also write the invite as a .swarm file, which needs no member to know the model.
-    force
-        Overwrite that file.
+    Args:
+        once: Make it good for one volunteer only, in a private swarm.
+        expires: Let nobody in with it after so long, such as 2h or 3d (default: 7d), in such a
+            swarm.
+        out: Also write the invite as a .swarm file, which needs no member to know the model.
+        force: Overwrite that file.
     """
     life_s = None if expires is None else duration_s(expires, "--expires")
     if life_s is not None and life_s > TICKET_LIFE_S:

@@ -56,26 +56,18 @@ def join(
 ) -> int:
     """Take part in a swarm's training until it is done or you stop.
 
-    Parameters
-    ----------
-    swarm
-        An invite, a .swarm file, an address, a swarm joined before, or - for stdin.
-    headless
-        Run in this process, without a screen, until it is done or told to stop; for services. So it
-        does where there is no terminal.
-    detach
-        Start in the background, wait until it answers, and return.
-    yes
-        Do not ask what may be used.
-    json
-        With --detach: print JSON.
-    data
-        A folder with the swarm's training data, where this machine has one; otherwise they are
-        fetched from members.
-    exit_when_done
-        End when the swarm has done its last step, instead of staying to serve the model.
-    handed_over
-        Read all that was chosen from stdin, as another process has resolved it.
+    Args:
+        swarm: An invite, a .swarm file, an address, a swarm joined before, or - for stdin.
+        headless: Run in this process, without a screen, until it is done or told to stop; for
+            services. So it does where there is no terminal.
+        detach: Start in the background, wait until it answers, and return.
+        yes: Do not ask what may be used.
+        json: With --detach: print JSON.
+        data: A folder with the swarm's training data, where this machine has one; otherwise they
+            are fetched from members.
+        exit_when_done: End when the swarm has done its last step, instead of staying to serve the
+            model.
+        handed_over: Read all that was chosen from stdin, as another process has resolved it.
     """
     if handed_over:
         return _serve_handed_over()

@@ -33,18 +33,12 @@ def logs(
 ) -> None:
     """Print the log, oldest first; it is there whether the volunteer runs or not.
 
-    Parameters
-    ----------
-    follow
-        Go on with what comes, until you interrupt.
-    since
-        Only what was said in the last 10m, or another time of this form.
-    level
-        Least important lines to print.
-    lines
-        Only the last so many; 0: all.
-    json
-        Print one JSON document per line.
+    Args:
+        follow: Go on with what comes, until you interrupt.
+        since: Only what was said in the last 10m, or another time of this form.
+        level: Least important lines to print.
+        lines: Only the last so many; 0: all.
+        json: Print one JSON document per line.
     """
     folder = running_home().folders.logs
     if not log_files(folder) and not follow:

@@ -27,14 +27,10 @@ def pause(
 ) -> Answer:
     """Give up every stage in order, free memory and GPU, and stay connected; until you resume.
 
-    Parameters
-    ----------
-    duration
-        Go on by itself after so long, such as 2h or 1h30m.
-    reason
-        The reason, shown in the status.
-    discard
-        Pause also if the disk does not take the last version and nobody else has it.
+    Args:
+        duration: Go on by itself after so long, such as 2h or 1h30m.
+        reason: The reason, shown in the status.
+        discard: Pause also if the disk does not take the last version and nobody else has it.
     """
     end = None if duration is None else time.time() + duration_s(duration, "--for")
     with connect(running_home().folders) as node:

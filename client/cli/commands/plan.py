@@ -64,13 +64,10 @@ def plan(
 ) -> Answer:
     """Say what machines would reach together, what limits them, and how best to cut the model.
 
-    Parameters
-    ----------
-    swarm
-        Plan for a founded swarm: a .swarm file, or the name of one joined before; without it for
-        a preset with the flags of volunteer create.
-    tokens
-        Train so many tokens (default: those of the run).
+    Args:
+        swarm: Plan for a founded swarm: a .swarm file, or the name of one joined before; without it
+            for a preset with the flags of volunteer create.
+        tokens: Train so many tokens (default: those of the run).
     """
     home = find_home()
     kinds = _kinds(machines)

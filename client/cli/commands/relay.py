@@ -34,10 +34,8 @@ def relay(
 ) -> int:
     """Relay for members of a swarm that nobody can dial, until you stop; computes nothing.
 
-    Parameters
-    ----------
-    swarm
-        An invite, a .swarm file, an address, a swarm joined before, or - for stdin.
+    Args:
+        swarm: An invite, a .swarm file, an address, a swarm joined before, or - for stdin.
     """
     home = find_home(vars(flags))
     target = find_target(home, swarm or os.environ.get(SWARM_VARIABLE))
