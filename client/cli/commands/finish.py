@@ -56,7 +56,7 @@ def finish(
         print_json(of_node(greeting, leaving=now.seats, left=left))
     if ending is not None and ending.failed:
         code = ExitCode(ending.exit_code or ExitCode.RUNTIME)
-        raise UserError(ending.words, ending.next_step, code)
+        raise UserError(ending.reason, ending.next_step, code)
     if wait_s and not left:
         raise UserError(
             f"it has not drained after {wait_s:g} s",
