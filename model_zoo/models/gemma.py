@@ -34,11 +34,9 @@ class GemmaAttention(Attention):
         self.cap = spec.scales.attention_cap
 
     def norm(self, width: int, spec: ModelSpec) -> nn.Module:
-        """See `Attention`."""
         return ShiftedNorm(width, spec.norm_eps)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """See `Attention`."""
         if self.cap is None:
             return super().attend(q, k, v)
         length, shared = q.shape[2], q.shape[1] // k.shape[1]
@@ -69,7 +67,6 @@ class GemmaBlock(LlamaBlock):
 
     @staticmethod
     def norm(spec: ModelSpec) -> nn.Module:
-        """See `Block`."""
         return ShiftedNorm(spec.width, spec.norm_eps)
 
 

@@ -114,7 +114,6 @@ class Gpt(Decoder):
     wpe: nn.Embedding
 
     def embed(self, tokens: Tensor, documents: Documents | None) -> Tensor:
-        """See `Decoder`."""
         if documents is None:
             positions = torch.arange(tokens.shape[1], device=tokens.device)  # (T,)
         else:

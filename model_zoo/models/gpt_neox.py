@@ -19,18 +19,15 @@ class HeadByHead(Attention):
     """Each head's query, key and value are beside one another in one matrix."""
 
     def make_projections(self, spec: ModelSpec, facts: LlamaLike) -> None:
-        """See `Attention`."""
         self.query_key_value = nn.Linear(spec.width, 3 * spec.width)
         self.dense = nn.Linear(spec.width, spec.width)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """See `Attention`."""
         heads = self.query_key_value(x).view(*x.shape[:2], -1, 3 * self.head_width)
         q, k, v = (part.flatten(2) for part in heads.chunk(3, dim=-1))  # (B, T, H D) each
         return q, k, v
 
     def output(self, x: Tensor) -> Tensor:
-        """See `Attention`."""
         result: Tensor = self.dense(x)
         return result
 
@@ -60,7 +57,6 @@ class GptNeoXBlock(Block):
 
     @staticmethod
     def norm(spec: ModelSpec) -> nn.LayerNorm:
-        """See `Block`."""
         return nn.LayerNorm(spec.width, eps=spec.norm_eps)
 
     def forward(self, x: Tensor, documents: Documents | None = None) -> Tensor:

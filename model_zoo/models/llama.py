@@ -224,7 +224,6 @@ class LlamaBlock(Block):
 
     @staticmethod
     def norm(spec: ModelSpec) -> nn.Module:
-        """See `Block`."""
         return nn.RMSNorm(spec.width, eps=spec.norm_eps)
 
     def forward(self, x: Tensor, documents: Documents | None = None) -> Tensor:
@@ -252,7 +251,6 @@ class Llama(Decoder):
         self.scale = facts_of(spec).embedding_scale(spec)
 
     def embed(self, tokens: Tensor, documents: Documents | None) -> Tensor:
-        """See `Decoder`."""
         hidden = super().embed(tokens, documents)
         return hidden if self.scale == 1 else hidden * self.scale
 

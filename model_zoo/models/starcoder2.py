@@ -26,7 +26,6 @@ class StarCoder2Block(LlamaBlock):
 
     @staticmethod
     def norm(spec: ModelSpec) -> nn.Module:
-        """See `Block`."""
         return nn.LayerNorm(spec.width, eps=spec.norm_eps)
 
 
