@@ -6,6 +6,8 @@ width.
 Sources: Gemma Team, arXiv 2408.00118 and 2503.19786.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -70,10 +72,4 @@ class GemmaBlock(LlamaBlock):
         return ShiftedNorm(spec.width, spec.norm_eps)
 
 
-class Gemma(Llama):
-    """Embedding by token, layers, final norm."""
-
-    block = GemmaBlock
-
-
-DECODER = Gemma
+DECODER = partial(Llama, GemmaBlock)

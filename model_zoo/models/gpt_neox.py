@@ -5,6 +5,8 @@ Shapes: B sequences, T tokens, C width, H heads, D head width (C = H D), V vocab
 Source: Black et al., arXiv 2204.06745.
 """
 
+from functools import partial
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -65,10 +67,4 @@ class GptNeoXBlock(Block):
         return result
 
 
-class GptNeoX(Decoder):
-    """Embedding by token, layers, final norm."""
-
-    block = GptNeoXBlock
-
-
-DECODER = GptNeoX
+DECODER = partial(Decoder, GptNeoXBlock)

@@ -13,6 +13,7 @@ et al., arXiv 2309.00071 (YaRN).
 """
 
 import math
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -244,10 +245,8 @@ class LlamaBlock(Block):
 class Llama(Decoder):
     """Embedding by token, layers, final norm."""
 
-    block = LlamaBlock
-
-    def __init__(self, spec: ModelSpec, part: StageSlice) -> None:
-        super().__init__(spec, part)
+    def __init__(self, block: type[Block], spec: ModelSpec, part: StageSlice) -> None:
+        super().__init__(block, spec, part)
         self.scale = facts_of(spec).embedding_scale(spec)
 
     def embed(self, tokens: Tensor, documents: Documents | None) -> Tensor:
@@ -255,4 +254,4 @@ class Llama(Decoder):
         return hidden if self.scale == 1 else hidden * self.scale
 
 
-DECODER = Llama
+DECODER = partial(Llama, LlamaBlock)

@@ -5,6 +5,8 @@ width.
 Source: Abdin et al., arXiv 2404.14219.
 """
 
+from functools import partial
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -48,10 +50,4 @@ class Phi3Block(LlamaBlock):
     feed_forward = FusedFeedForward
 
 
-class Phi3(Llama):
-    """Embedding by token, layers, final norm."""
-
-    block = Phi3Block
-
-
-DECODER = Phi3
+DECODER = partial(Llama, Phi3Block)
