@@ -30,8 +30,8 @@ from client.cli.founding.tokenizing import (
 )
 from client.cli.terminal.answer import Answer, answered
 from client.cli.terminal.mixture_text import repeats, shares, times
-from client.cli.terminal.table import aligned
 from client.errors import UsageError
+from client.views.text import aligned
 from client.views.words import size as human_bytes
 from model_zoo.specs.tokens import NOT_LEARNED
 

@@ -15,7 +15,6 @@ from typing import Annotated
 from cyclopts import Parameter
 from msgspec import structs
 
-from client.cli.reach.home import running_home
 from client.cli.reach.running import connect
 from client.cli.terminal.answer import Answer, answered
 from client.cli.terminal.output import check_output
@@ -46,7 +45,7 @@ def invite(
         raise UsageError("--expires: an invite is good for 7 days at most")
     if out is not None:
         check_output(out, force=force)
-    with connect(running_home().folders) as node:
+    with connect() as node:
         found = node.invite(once=once, life_s=expires)
     notes = list(found.notes)
     if out is not None:

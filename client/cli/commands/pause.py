@@ -11,7 +11,6 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from client.cli.reach.home import running_home
 from client.cli.reach.running import connect
 from client.cli.terminal.answer import Answer, answered, of_node
 from client.cli.terminal.parameters import Duration
@@ -33,7 +32,7 @@ def pause(
         discard: Pause also if the disk does not take the last version and nobody else has it.
     """
     end = None if duration is None else time.time() + duration
-    with connect(running_home().folders) as node:
+    with connect() as node:
         view, who = node.pause(end, reason, discard=discard), node.greeting
     ends = f"until {clock(view.until)}" if view.until else "until: volunteer resume"
     return Answer(of_node(who, paused=view), f"{who.swarm_name}: paused {ends}")

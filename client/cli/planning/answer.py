@@ -12,12 +12,12 @@ from client.cli.founding.outlook import LONG_S, warn_of_few
 from client.cli.planning.run import EXACT, LOCAL, NARROW, Method, PlannedRun
 from client.cli.terminal.mixture_text import MANY_TIMES, warn_of_repeats
 from client.cli.terminal.swarm_text import memory_words
-from client.cli.terminal.table import aligned
 from client.errors import UserError
 from client.plan.cuts import ONE_LAYER, Alternative, alternative, best_of
 from client.plan.model import COSTS_NOTHING, Limit, Machine, fits
 from client.plan.rounds import ENOUGH_ROUNDS, NARROW_PERCENT, are_worth_it, gap_percent, paced
 from client.quantities import plural
+from client.views.text import aligned
 from client.views.words import count
 from client.views.words import duration as human_duration
 from client.views.words import size as human_bytes

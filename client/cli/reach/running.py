@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from client.cli.reach.home import running_home
 from client.cli.reach.services import service_sockets
 from client.control.client import ControlClient, NotRunning, running_nodes
 from client.control.snapshot import Snapshot
@@ -25,14 +26,15 @@ LOOK_S: Final = 0.05
 
 
 @contextmanager
-def connect(folders: Folders) -> Iterator[ControlClient]:
-    """Connect to the node; ``folders`` have the control socket of this home, and the end of its
-    newest run.
+def connect(folders: Folders | None = None) -> Iterator[ControlClient]:
+    """Connect to the node; ``folders`` have the control socket of a home, and the end of its
+    newest run; None: those of this home.
 
     Raises:
         UserError: none runs, or not any longer (exit 3), several do (exit 2), or it does not answer
             (exit 75 or 1).
     """
+    folders = folders or running_home().folders
     try:
         with ControlClient(find_socket(folders)) as node:
             yield node
