@@ -13,14 +13,14 @@ from client.schedule import parse_schedule
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The state of this machine."""
+    """The state of this machine. None: it is unknown, and ``unknown`` says why."""
 
     used_bytes: int = 0
     """Sent and received today."""
     on_battery: bool | None = False
-    """None: it is unknown."""
-    idle: bool | str = True
-    """Whether keyboard and screen are unused; words: why that is unknown."""
+    idle: bool | None = True
+    """Whether keyboard and screen are unused."""
+    unknown: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +84,8 @@ def _battery(facts: Facts, settings: Settings) -> Held | None:
 
 
 def _idle(facts: Facts, settings: Settings) -> Held | None:
-    if not settings.only_when_idle or facts.idle is True:
+    if not settings.only_when_idle or facts.idle:
         return None
-    if facts.idle:
-        return Held(f"cannot tell whether somebody uses this machine: {facts.idle}")
+    if facts.idle is None:
+        return Held(f"cannot tell whether somebody uses this machine: {facts.unknown}")
     return Held("somebody uses this machine")
