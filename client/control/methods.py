@@ -156,14 +156,10 @@ METHODS: Final = {
 
 
 def answer(line: bytes, node: ControlApi) -> bytes:
-    """Answer one request line.
+    """Answer one request line, which is without its newline.
 
     Never raises: the node's own failure becomes an internal error, so a fault in describing the
     node cannot end it.
-
-    Args:
-        line: the request, without its newline.
-        node: the node.
     """
     try:
         request = rpc.parse_request(line)

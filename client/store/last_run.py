@@ -86,13 +86,7 @@ class RunRecord:
         self._write(_own_run(swarm, swarm_name[:MAX_CHARS], port or self._port))
 
     def end(self, reason: str, next_step: str, exit_code: int) -> None:
-        """Note the end of this process's run, or that it could not begin.
-
-        Args:
-            reason: why, in words.
-            next_step: advice to the owner.
-            exit_code: of the process.
-        """
+        """Note the end of this process's run, or that it could not begin."""
         run = self.load()
         if run is None or (run.pid, run.began) != (os.getpid(), BEGAN):
             run = _own_run(port=self._port)

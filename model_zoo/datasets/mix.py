@@ -72,11 +72,6 @@ def parse_choice(text: str) -> Choice:
 def mix(choices: Sequence[Choice], out: Path, *, tell: Tell = lambda *_: None) -> Folder:
     """Make a data folder of others, or complete one that was interrupted.
 
-    Args:
-        choices: the folders.
-        out: the new folder.
-        tell: called with the progress.
-
     Raises:
         DataError: the folders cannot be mixed, or the disk refuses; what was copied stays.
     """

@@ -154,14 +154,8 @@ def _base_folder(trained: Trained, store: TextStore) -> str | None:
 
 
 def _save(trained: Trained, out: Path, library: Library, base: str | None, dtype: DType) -> Path:
-    """Save the model, or its adapters; return the folder, for llama.cpp the file.
-
-    Args:
-        trained: the model.
-        out: the folder.
-        library: what is to load it.
-        base: name or folder of what adapters belong to; None: unknown.
-        dtype: type of the weights.
+    """Save the model, or its adapters, which belong to ``base`` (None: unknown); return the folder,
+    for llama.cpp the file.
 
     Raises:
         UserError: the package or the tokenizer is missing, or what is frozen beside adapters.

@@ -39,11 +39,8 @@ PLAIN_EVERY_S = 10.0
 def tokenized(run: RunChoices, folder: Path) -> Iterator[RunChoices]:
     """Yield the choices with a folder of tokens as data, made of the text unless they name one.
 
-    It is removed afterwards. If it is interrupted, the same command goes on from it.
-
-    Args:
-        run: the founder's choices.
-        folder: where the folder is made.
+    It is made in ``folder``, and removed afterwards. If it is interrupted, the same command goes on
+    from it.
 
     Raises:
         UserError: the text or the tokenizer cannot be used.

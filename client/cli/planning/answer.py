@@ -101,12 +101,8 @@ class Plan(Struct, frozen=True):
 
 
 def answer(run: PlannedRun, machines: Sequence[Machine], tokens: int | None) -> Plan:
-    """Predict every way in every cut and return the best.
-
-    Args:
-        run: the run to plan.
-        machines: the volunteers.
-        tokens: tokens to train; None: those of the run.
+    """Predict every way in every cut, of so many tokens (None: those of the run), and return the
+    best.
 
     Raises:
         UserError: the machines cannot train the model.

@@ -120,12 +120,10 @@ async def _tell(supervised: Supervised, write: Callable[[Event], None], device: 
     await report_progress(supervised.snapshot, write)
 
 
-async def report_progress(
-    snapshot: Callable[[], Snapshot], write: Callable[[Event], None], every_s: float = REPORT_S
-) -> None:
+async def report_progress(snapshot: Callable[[], Snapshot], write: Callable[[Event], None]) -> None:
     """Write one line into the log every minute, until cancelled."""
     while True:
-        await trio.sleep(every_s)
+        await trio.sleep(REPORT_S)
         write(LogLine(words=progress_line(snapshot())))
 
 

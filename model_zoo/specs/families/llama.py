@@ -15,7 +15,6 @@ from model_zoo.specs.settings import (
     only,
     read_rope,
     rope_settings,
-    shorter,
     write_rope,
 )
 
@@ -154,7 +153,9 @@ class LlamaLike(Family):
         usual = self.usual_head_dim or width // max(1, heads)
         head_dim = count(config, "head_dim", usual)
         own = count(config, "max_position_embeddings")
-        trained = shorter(own, context)
+        if context is not None and context > own:
+            raise ValueError(f"a context of {context} tokens is above the model's {own}")
+        trained = context or own
         rope = rope_settings(config)
         return Shape(
             self.name,
