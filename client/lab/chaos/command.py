@@ -83,18 +83,29 @@ def chaos(
 ) -> int:
     """Do faults to volunteers on this machine and report what they cost.
 
-    Args:
-        volunteers: Processes to start; at least two per stage.
-        stages: Stages to cut the model into.
-        minutes: Measured time of each of the two runs; 5 unless --quick.
-        every: Seconds between faults; 20 unless --quick.
-        faults: Kinds of faults, or faults at moments such as kill@averaging, joined by commas; a
-            wrong name shows the right ones.
-        seed: Of the weights, the data and the schedule of faults.
-        quick: About three minutes in all, with few faults.
-        out: Folder for chaos.json and chaos.md.
-        keep_logs: Keep the volunteers' logs in that folder, too.
-        json: Show progress as lines of JSON, and the report as JSON at the end.
+    Parameters
+    ----------
+    volunteers
+        Processes to start; at least two per stage.
+    stages
+        Stages to cut the model into.
+    minutes
+        Measured time of each of the two runs; 5 unless --quick.
+    every
+        Seconds between faults; 20 unless --quick.
+    faults
+        Kinds of faults, or faults at moments such as kill@averaging, joined by commas; a wrong name
+        shows the right ones.
+    seed
+        Of the weights, the data and the schedule of faults.
+    quick
+        About three minutes in all, with few faults.
+    out
+        Folder for chaos.json and chaos.md.
+    keep_logs
+        Keep the volunteers' logs in that folder, too.
+    json
+        Show progress as lines of JSON, and the report as JSON at the end.
     """
     if volunteers < MIN_VOLUNTEERS_PER_STAGE * stages:
         problem = f"{stages} stages need at least {MIN_VOLUNTEERS_PER_STAGE * stages} volunteers"
