@@ -1,19 +1,11 @@
-"""A node's typed events, and the ring buffer from which front ends read them.
+"""A node's typed events. One is published once and never changes. No I/O here."""
 
-An event is published once and never changes. The ring keeps the newest; a slow reader learns how
-many it missed. No I/O here.
-"""
-
-from collections import deque
 from dataclasses import asdict, dataclass
-from itertools import islice
 from typing import ClassVar, Final, Literal, get_args
 
 from protocol.effects import Decision, Level, Topic
 
 LEVELS: Final[tuple[str, ...]] = get_args(Level)
-MAX_PAGE: Final = 256
-"""Entries of one read."""
 
 
 def at_least(level: str, least: str) -> bool:
@@ -142,47 +134,3 @@ class LogLine(Event):
     """Those that the words name by the ends of their ids."""
     decision: Decision = ""
     """Of the matching, where the event tells one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """An event in the log."""
-
-    seq: int
-    """Rises by one per event of this node, from 1."""
-    time: float
-    """Unix seconds."""
-    event: Event
-
-    @property
-    def topic(self) -> Topic:
-        """Topic of the event."""
-        return self.event.about if isinstance(self.event, LogLine) else self.event.topic
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """The result of a read: entries in order, and the number of missed ones."""
-
-    entries: tuple[Entry, ...]
-    missed: int
-
-
-class EventLog:
-    """The newest ``capacity`` events of a node."""
-
-    def __init__(self, capacity: int = 1024) -> None:
-        self._ring: deque[Entry] = deque(maxlen=capacity)
-        self._seq = 0
-
-    def append(self, event: Event, wall: float) -> Entry:
-        """Add an event that happened at ``wall`` (unix seconds)."""
-        self._seq += 1
-        entry = Entry(self._seq, wall, event)
-        self._ring.append(entry)
-        return entry
-
-    def since(self, seq: int) -> Page:
-        """Return up to ``MAX_PAGE`` entries after ``seq``, oldest first."""
-        entries = tuple(islice((each for each in self._ring if each.seq > seq), MAX_PAGE))
-        return Page(entries, missed=entries[0].seq - seq - 1 if entries else 0)

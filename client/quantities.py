@@ -1,6 +1,6 @@
 """Amounts as people write them: ``512MiB``, ``2 MB/s``, ``20 Mbit/s``, ``50%``; and times.
 
-Every parser returns a whole number in the base unit or raises ``ValueError`` with an example.
+Every parser returns a number in the base unit or raises ``ValueError`` with an example.
 """
 
 import re
@@ -23,7 +23,10 @@ _RATES: Final = {"bit/s": 1} | {
     f"{letter}bit/s": 1000**power for power, letter in enumerate("kMGT", start=1)
 }
 _BITS = re.compile(r"(?P<number>[0-9]{1,15}(\.[0-9]{1,6})?) ?(?P<unit>[kmgt]?)bit", re.I | re.A)
-_WHOLE = re.compile(r"[0-9]{1,9}", re.A)
+_PERCENT = re.compile(r"([0-9]{1,9}) ?%?", re.A)
+_TIME = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?) ?(s|min|m|h|d)", re.I | re.A)
+_SECONDS: Final = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+MOST_S: Final = 366 * 86_400
 _PER_SECOND = re.compile(r" ?(/ ?s|ps)$", re.I | re.A)
 _BITS_OR_BYTES = re.compile(
     r"(?P<amount>[0-9]{1,15}(\.[0-9]{1,6})? ?[kKmMgGtT]?)b ?(/ ?[sS]|[pP][sS])", re.A
@@ -73,20 +76,26 @@ def _spellings(amount: int, units: Mapping[str, int]) -> list[str]:
 
 def parse_percent(text: str) -> int:
     """Parse a percentage: ``50`` or ``50%``; raises ``ValueError``."""
-    return _whole(text, "%", "not a percentage", "50%")
+    if (found := _PERCENT.fullmatch(text.strip())) is None:
+        raise ValueError(f"not a percentage: {text[:40]!r} (write 50%)")
+    return int(found[1])
+
+
+def parse_duration(text: str) -> float:
+    """Parse a time: ``30m``, ``1h30m``, from a second to a year; raises ``ValueError``."""
+    seconds = sum(float(number) * _SECONDS[unit.lower()] for number, unit in _TIME.findall(text))
+    if _TIME.sub("", text).strip() or not 1 <= seconds <= MOST_S:
+        raise ValueError(f"not a time: {text[:40]!r} (write 30m, 2h or 1h30m)")
+    return seconds
 
 
 def parse_minutes(text: str) -> int:
-    """Parse minutes: ``5``, ``5m`` or ``5 min``; raises ``ValueError``."""
-    short = re.sub(r" ?m(in)?$", "", text.strip(), flags=re.I)
-    return _whole(short, "", "not a number of minutes", "5 or 5min")
-
-
-def _whole(text: str, unit: str, problem: str, example: str) -> int:
-    number = text.strip().lower().removesuffix(unit).rstrip()
-    if _WHOLE.fullmatch(number) is None:
-        raise ValueError(f"{problem}: {text[:40]!r} (write {example})")
-    return int(number)
+    """Parse whole minutes: ``5``, ``5min`` or another time; raises ``ValueError``."""
+    number = text.strip()
+    minutes = parse_duration(f"{number}m" if number.isdecimal() else number) / 60
+    if minutes % 1:
+        raise ValueError(f"not whole minutes: {text[:40]!r} (write 5min)")
+    return int(minutes)
 
 
 def plural(number: int, one: str, many: str = "") -> str:

@@ -177,8 +177,7 @@ def _info(replica: Replica) -> CheckpointInfo:
     """Return what the header of the version at hand says, but for its hash."""
     part = replica.part
     named = replica.wire.swarm, part.index, part.count, replica.version
-    layout = tuple((each.name, tuple(each.shape)) for each in replica.flat.layout)
-    return CheckpointInfo(*named, NO_HASH, layout, replica.state)
+    return CheckpointInfo(*named, NO_HASH, replica.flat.layout, replica.state)
 
 
 def begin_hash(replica: Replica, task: HashTask, throttle: Throttle) -> Callable[[], Outcome]:

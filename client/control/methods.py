@@ -46,7 +46,7 @@ class ControlApi:
 
     def update(self, since: Annotated[int, Meta(ge=0, le=2**62)] = 0) -> Update:
         """Describe the node now, with the remembered events whose ``seq`` is above ``since``,
-        oldest first, at most ``client.events.MAX_PAGE``."""
+        oldest first, at most ``EVENTS_AT_ONCE``."""
         raise NotImplementedError
 
     def history(self, points: Annotated[int, Meta(ge=1, le=MAX_POINTS)] = MAX_POINTS) -> Curve:
@@ -156,14 +156,10 @@ METHODS: Final = {
 
 
 def answer(line: bytes, node: ControlApi) -> bytes:
-    """Answer one request line.
+    """Answer one request line, which is without its newline.
 
     Never raises: the node's own failure becomes an internal error, so a fault in describing the
     node cannot end it.
-
-    Args:
-        line: the request, without its newline.
-        node: the node.
     """
     try:
         request = rpc.parse_request(line)

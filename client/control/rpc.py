@@ -82,13 +82,7 @@ def parse_params(request: Request, kind: type[Params]) -> Params:
 
 
 def encode_request(method: str, params: object, request_id: int) -> bytes:
-    """Return a request line, newline included.
-
-    Args:
-        method: name of the method.
-        params: named parameters.
-        request_id: number that the answer repeats.
-    """
+    """Return a request line, newline included; the answer repeats ``request_id``."""
     request = {"jsonrpc": "2.0", "method": method, "params": params, "id": request_id}
     return msgspec.json.encode(request) + b"\n"
 

@@ -10,7 +10,6 @@ forgotten ones never keep the owner out. Who can open the socket may do everythi
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import trio
@@ -22,37 +21,25 @@ from client.control.sockets import remove_stale
 LOOK_S = 5.0
 """Time between looks whether somebody has removed the socket's file or folder; both are made
 again."""
-
-
-@dataclass(frozen=True)
-class ServerLimits:
-    """Bounds on the resources of local programs."""
-
-    connections: int = 16
-    request_bytes: int = rpc.MAX_REQUEST_BYTES
-    patience_s: float = 300.0
-    """Seconds for the next whole request, and for taking an answer."""
+MAX_CONNECTIONS = 16
+PATIENCE_S = 300.0
+"""For the next whole request, and for taking an answer."""
 
 
 @asynccontextmanager
-async def serve_control(
-    path: Path,
-    node: ControlApi,
-    limits: ServerLimits | None = None,
-) -> AsyncIterator[None]:
+async def serve_control(path: Path, node: ControlApi) -> AsyncIterator[None]:
     """Serve the control interface at ``path`` while the block runs.
 
     Args:
         path: in a folder that nobody else can enter.
         node: what is asked.
-        limits: bounds on local programs; None: the defaults.
 
     Raises:
         UserError: another node listens on ``path``, or something else is there.
     """
     remove_stale(path)
     listener = await _listen(path)
-    server = _Server(node, limits or ServerLimits())
+    server = _Server(node)
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.accept, path, listener)
@@ -80,8 +67,8 @@ async def _listen(path: Path) -> trio.socket.SocketType:
 class _Server:
     """Counts connections; each is served by its own task."""
 
-    def __init__(self, node: ControlApi, limits: ServerLimits) -> None:
-        self._node, self._limits = node, limits
+    def __init__(self, node: ControlApi) -> None:
+        self._node = node
         self._open: list[_Conversation] = []
 
     async def accept(self, path: Path, listener: trio.socket.SocketType) -> None:
@@ -104,12 +91,12 @@ class _Server:
     def _make_room(self) -> None:
         """Close the connection that has been quiet for longest, if there are too many."""
         going = [each for each in self._open if not each.life.cancel_called]
-        if len(going) >= self._limits.connections:
+        if len(going) >= MAX_CONNECTIONS:
             min(going, key=lambda each: each.heard).life.cancel()
 
     async def _serve(self, stream: trio.SocketStream) -> None:
         self._make_room()
-        conversation = _Conversation(stream, self._node, self._limits)
+        conversation = _Conversation(stream, self._node)
         self._open.append(conversation)
         gone = (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError, OSError)
         try:
@@ -125,8 +112,8 @@ class _Server:
 class _Conversation:
     """One connection: requests are answered in order."""
 
-    def __init__(self, stream: trio.SocketStream, node: ControlApi, limits: ServerLimits) -> None:
-        self.stream, self._node, self._limits = stream, node, limits
+    def __init__(self, stream: trio.SocketStream, node: ControlApi) -> None:
+        self.stream, self._node = stream, node
         self._buffer = bytearray()
         self.life = trio.CancelScope()
         self.heard = trio.current_time()
@@ -147,7 +134,7 @@ class _Conversation:
                 await self._write(methods.answer(line, self._node))
 
     async def _write(self, answer: bytes) -> None:
-        with trio.fail_after(self._limits.patience_s):
+        with trio.fail_after(PATIENCE_S):
             await self.stream.send_all(answer)
 
     async def _read_line(self) -> bytes | None:
@@ -157,10 +144,10 @@ class _Conversation:
             RpcError: the line is longer than allowed (the rest of the stream is not read).
             trio.TooSlowError: the client does not finish its line.
         """
-        with trio.fail_after(self._limits.patience_s):
-            while b"\n" not in self._buffer[: self._limits.request_bytes + 1]:
-                if len(self._buffer) > self._limits.request_bytes:
-                    words = f"a request may have {self._limits.request_bytes} bytes"
+        with trio.fail_after(PATIENCE_S):
+            while b"\n" not in self._buffer[: rpc.MAX_REQUEST_BYTES + 1]:
+                if len(self._buffer) > rpc.MAX_REQUEST_BYTES:
+                    words = f"a request may have {rpc.MAX_REQUEST_BYTES} bytes"
                     raise rpc.RpcError(rpc.TOO_LARGE, words)
                 chunk = await self.stream.receive_some(16 * 1024)
                 if not chunk:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from client.events import Entry
+from client.events import Event
 from protocol.effects import Level
 
 SCHEMA_VERSION = 1
@@ -221,7 +221,7 @@ class EventView(Struct, frozen=True, kw_only=True):
     """An event, in words for people and in ``data`` for programs."""
 
     seq: int
-    """Rises by one per event of this node."""
+    """Rises by one per event of this node, from 1."""
     time: float
     """Unix seconds."""
     kind: str
@@ -234,14 +234,13 @@ class EventView(Struct, frozen=True, kw_only=True):
     data: dict[str, object] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, entry: Entry) -> EventView:
-        """Return the view of an entry of the node's event log."""
-        event = entry.event
+    def of(cls, seq: int, time: float, event: Event) -> EventView:
+        """Return the view of an event; ``time``: when it happened."""
         return cls(
-            seq=entry.seq,
-            time=entry.time,
+            seq=seq,
+            time=time,
             kind=type(event).__name__,
-            topic=entry.topic,
+            topic=getattr(event, "about", event.topic),
             level=event.level,
             words=event.words,
             members=event.about_members,

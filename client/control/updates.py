@@ -8,6 +8,7 @@ from msgspec import Struct
 from client.control.snapshot import EventView, Snapshot
 
 MAX_POINTS = 500
+EVENTS_AT_ONCE = 256
 
 
 class Update(Struct, frozen=True, kw_only=True):

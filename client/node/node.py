@@ -25,7 +25,6 @@ from client.control.server import serve_control
 from client.control.snapshot import (
     WHEN_DONE,
     Amended,
-    EventView,
     InvitedMember,
     InviteView,
     MatchesView,
@@ -285,9 +284,8 @@ class Node(ControlApi):
 
     def update(self, since: int = 0) -> Update:
         """Describe the node now, with the remembered events after ``since``."""
-        page = self._event_sink.log.since(since)
-        events = [EventView.of(entry) for entry in page.entries]
-        return Update(time=time.time(), snapshot=self.status(), events=events, missed=page.missed)
+        events, missed = self._event_sink.log.since(since)
+        return Update(time=time.time(), snapshot=self.status(), events=events, missed=missed)
 
     def finish(self, *, discard: bool = False) -> None:
         """Begin to drain."""

@@ -17,7 +17,6 @@ from client.control.snapshot import (
     ChargeView,
     Counters,
     CreditView,
-    EventView,
     HeldOutView,
     LimitsView,
     LineView,
@@ -64,7 +63,7 @@ def take_snapshot(
     step, sink = _step(engine, stages), engine.event_sink
     pace = 0.0 if state == "done" else sink.pace.per_s()
     error = sink.last_error
-    waypoint, given_up = engine.waypoints.machine.newest, sink.given_up
+    waypoint = engine.waypoints.machine.newest
     return Snapshot(
         version=__version__,
         pid=os.getpid(),
@@ -100,7 +99,7 @@ def take_snapshot(
         trust=trust_of(engine, held_stages),
         amendments=amendment_views(engine.amending.book),
         beside=_beside(engine),
-        given_up=EventView.of(given_up) if given_up else None,
+        given_up=sink.given_up,
         newer=engine.handshake.newer.words,
         expelled=expelled(engine),
         certified_version=0 if waypoint is None else waypoint.version,

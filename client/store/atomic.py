@@ -46,13 +46,7 @@ def replacing(
 
 
 def write_atomic(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Replace the contents of ``path``; raises ``OSError`` as ``replacing`` does.
-
-    Args:
-        path: the file.
-        data: its new content.
-        mode: permissions of the file.
-    """
+    """Replace the contents of ``path``; raises ``OSError`` as ``replacing`` does."""
     with replacing(path, mode) as file:
         file.write(data)
 

@@ -99,13 +99,7 @@ class CheckpointFolder:
         return f"{size_bytes / 1e6:.1f} MB are needed and {free / 1e6:.1f} MB free in {place}"
 
     def adopt(self, path: Path, stage: int, version: int) -> Path:
-        """Move a verified file on the same disk to its place as a checkpoint; return the new path.
-
-        Args:
-            path: the file.
-            stage: its stage.
-            version: its version.
-        """
+        """Move a verified file of the same disk to its place as a checkpoint; return that path."""
         with path.open("rb") as file:
             os.fsync(file.fileno())
         target = self.path(stage, version)

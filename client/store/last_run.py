@@ -48,8 +48,11 @@ class LastRun(Struct, frozen=True, kw_only=True):
     ended: float | None = None
     """Unix seconds; None: it still runs, or it was killed."""
     reason: Words = ""
+    """Why it ended."""
     next_step: Words = ""
-    exit_code: int = 0
+    """Advice to the owner."""
+    exit_code: int | None = 0
+    """None: it was killed, or the machine went down."""
 
     @property
     def again(self) -> str:
@@ -58,20 +61,6 @@ class LastRun(Struct, frozen=True, kw_only=True):
         swarm = shlex.quote(self.swarm_name) if named else "X"
         return f"start it again: volunteer join --swarm {swarm}"
 
-
-class Ending(Struct, frozen=True, kw_only=True):
-    """The end of a run, for people and programs."""
-
-    time: float
-    """Unix seconds; for a run that was killed, its last sign of life."""
-    words: str
-    """The reason."""
-    next_step: str
-    """Advice to the owner, and the command that starts the node again."""
-    exit_code: int | None = None
-    """None: it was killed, or the machine went down."""
-    swarm_name: str = ""
-
     @property
     def failed(self) -> bool:
         """Whether it ended with an error."""
@@ -79,9 +68,10 @@ class Ending(Struct, frozen=True, kw_only=True):
 
     @property
     def when(self) -> str:
-        """The time, and the exit code if it is not 0, such as ``at 09:30 (exit code 78)``."""
-        code = f" (exit code {self.exit_code})" if self.exit_code else ""
-        return f"at {clock(self.time)}{code}{' or later' if self.exit_code is None else ''}"
+        """When it ended, and the exit code if it is not 0: ``at 09:30 (exit code 78)``."""
+        known = f" (exit code {self.exit_code})" if self.exit_code else ""
+        code = " or later" if self.exit_code is None else known
+        return f"at {clock(self.ended or self.began)}{code}"
 
 
 class RunRecord:
@@ -96,13 +86,7 @@ class RunRecord:
         self._write(_own_run(swarm, swarm_name[:MAX_CHARS], port or self._port))
 
     def end(self, reason: str, next_step: str, exit_code: int) -> None:
-        """Note the end of this process's run, or that it could not begin.
-
-        Args:
-            reason: why, in words.
-            next_step: advice to the owner.
-            exit_code: of the process.
-        """
+        """Note the end of this process's run, or that it could not begin."""
         run = self.load()
         if run is None or (run.pid, run.began) != (os.getpid(), BEGAN):
             run = _own_run(port=self._port)
@@ -132,8 +116,10 @@ class RunRecord:
         known = self.load()
         return 0 if known is None else known.port
 
-    def ending(self, pid: int | None = None) -> Ending | None:
-        """Return the end of the newest run, if it is that of process ``pid`` (None: of any).
+    def ending(self, pid: int | None = None) -> LastRun | None:
+        """Return the newest run with its end, and with how to start it again as advice, if it is
+        that of process ``pid`` (None: of any). One that was killed ended with its last sign of
+        life.
 
         Returns None if there was no run, it still runs, or it was another process's.
         """
@@ -142,16 +128,11 @@ class RunRecord:
         if run is None or runs or pid not in (None, run.pid):
             return None
         if run.ended is None:
-            return self._without_a_word(run)
-        return Ending(
-            time=run.ended,
-            words=run.reason,
-            next_step="; ".join(filter(None, (run.next_step, run.again))),
-            exit_code=run.exit_code,
-            swarm_name=run.swarm_name,
-        )
+            run = self._without_a_word(run)
+        next_step = "; ".join(filter(None, (run.next_step, run.again)))
+        return msgspec.structs.replace(run, next_step=next_step)
 
-    def _without_a_word(self, run: LastRun) -> Ending:
+    def _without_a_word(self, run: LastRun) -> LastRun:
         import psutil
 
         last = max([run.began, *self._signs()])
@@ -159,12 +140,8 @@ class RunRecord:
         how = "without a word: it was killed, or ran out of memory"
         if last < psutil.boot_time():
             how = "without a word: this machine was switched off or restarted"
-        return Ending(
-            time=last,
-            words=f"{how}; the log is {log}",
-            next_step=run.again,
-            swarm_name=run.swarm_name,
-        )
+        reason = f"{how}; the log is {log}"
+        return msgspec.structs.replace(run, ended=last, reason=reason, exit_code=None)
 
     def _signs(self) -> list[float]:
         found = []

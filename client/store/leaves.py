@@ -22,6 +22,7 @@ from model_zoo.specs.data import DataSpec
 from model_zoo.specs.merkle import (
     DIGEST_BYTES,
     LEAF_BYTES,
+    PAGE,
     Tree,
     is_proven,
     leaf_count,
@@ -37,10 +38,9 @@ from model_zoo.specs.shards import (
     shard_sizes,
 )
 
-PAGE: Final = 1024
-"""Leaves whose tree is made when one of them is asked for; the tree above these is in memory:
-2.6 MB for 10 TB."""
 _TREES: Final = 16
+"""Of pages of leaves, each made when one of them is asked for; the tree above the pages is in
+memory: 2.6 MB for 10 TB."""
 
 
 class WrongFolder(Exception):

@@ -22,14 +22,7 @@ def chosen(record: Record, level: str, text: str) -> list[EventView]:
 
 
 def log_rows(record: Record, box: Box, level: str, text: str) -> list[Row]:
-    """Return one row per event.
-
-    Args:
-        record: the front end's record.
-        box: room of the list, cells.
-        level: least level shown.
-        text: words that every row must contain.
-    """
+    """Return one row per event of a ``level`` and above that contains every word of ``text``."""
     found = chosen(record, level, text)
     if not found:
         quiet = "nothing here yet" if not text else f"nothing contains {text!r}"

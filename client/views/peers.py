@@ -93,15 +93,8 @@ def peer_table(
     *,
     whole_ids: bool = False,
 ) -> tuple[Line, list[Row]]:
-    """Return head and rows, the first ``limit`` of them.
-
-    Args:
-        record: the front end's record.
-        box: room of the table, cells.
-        text: words that every row must contain.
-        limit: most rows.
-        whole_ids: for commands that take them.
-    """
+    """Return head and the rows that contain every word of ``text``, the first ``limit`` of them;
+    ``whole_ids``: for commands that take them."""
     now = record.snapshot
     if now is None:
         return (), [Row("none", (line(("nobody is known yet", "muted")),))]

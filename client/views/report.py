@@ -10,7 +10,7 @@ from client.control.snapshot import InvitedMember, Snapshot
 from client.views import matching, peers, stages, status, words
 from client.views.record import Record
 from client.views.span import Box, Column, Line, Row, Span, cells_of, head_of, line, plain
-from client.views.text import clean, width
+from client.views.text import aligned, clean
 
 BOX = Box(100)
 UNCUT = Box(10_000)
@@ -38,7 +38,7 @@ def report(section: Section | None, now: Snapshot) -> str:
         case "stages":
             lines = _table(*stages.stage_table(record, BOX))
         case "members":
-            lines = _table(*_members(now))
+            lines = [line(row) for row in _members(now)]
         case "matches":
             lines = matching.sentences(record, BOX)
         case "leaderboard":
@@ -62,25 +62,20 @@ def _leaderboard(now: Snapshot) -> tuple[Line, list[Row]]:
     return head_of(LEADERBOARD), found
 
 
-def _members(now: Snapshot) -> tuple[Line, list[Row]]:
+def _members(now: Snapshot) -> Iterable[str]:
     """Return the members, each below who invited it."""
     if now.members is None:
-        return (), [Row("none", (line((NO_TREE, "muted")),))]
-    found = [
-        [
+        return [NO_TREE]
+    rows = [
+        (
             "  " * one.depth + clean(one.peer) + (" (you)" if one.peer == now.peer else ""),
             clean(now.names.get(one.peer, "-")),
             "yes" if one.linked else "no",
             clean(_standing(one)),
-        ]
+        )
         for one in now.members
     ]
-    heads = ("member", "name", "here", "standing")
-    widths = [max(map(width, column)) for column in zip(heads, *found, strict=True)]
-    columns = list(map(Column, heads, widths))
-    return head_of(columns), [
-        Row(cells[0], (cells_of(columns, list(map(Span, cells))),)) for cells in found
-    ]
+    return aligned(("member", "name", "here", "standing"), rows)
 
 
 def _standing(one: InvitedMember) -> str:

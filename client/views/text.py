@@ -7,6 +7,7 @@ nothing that is shown is ever parsed as markup.
 
 import re
 import unicodedata
+from collections.abc import Iterator, Sequence
 
 from rich.cells import cell_len, set_cell_size
 
@@ -55,6 +56,14 @@ def fit(text: str, cells: int, *, right: bool = False) -> str:
     if cells < 1:
         return ""
     return set_cell_size(text, cells - 1) + "…"
+
+
+def aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield lines of cleaned texts whose columns begin below each other; the last one is as long as
+    it is."""
+    widths = [max(map(width, column)) for column in zip(head, *rows, strict=True)]
+    for row in (head, *rows):
+        yield "  ".join(map(fit, row, widths)).rstrip()
 
 
 def wrap(text: str, cells: int, lines: int = 100) -> list[str]:

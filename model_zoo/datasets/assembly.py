@@ -8,9 +8,8 @@ run. The index is written last, so no half folder is ever taken for a whole one.
 import errno
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
@@ -28,12 +27,8 @@ COPY_BYTES = 32 << 20
 """Appended at once."""
 
 
-@dataclass(frozen=True)
-class Progress:
-    """How far it is, in bytes of the sources' files."""
-
-    done_bytes: int
-    total_bytes: int
+Tell = Callable[[int, int], object]
+"""Is told how far it is: bytes of the sources' files that are done, and of all."""
 
 
 class Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -25,7 +25,7 @@ from model_zoo.datasets.assembly import (
     NOTE,
     Assembly,
     Note,
-    Progress,
+    Tell,
     begin,
     building,
     read_note,
@@ -66,7 +66,7 @@ def build(
     tokenizer: Bpe | int | None = None,
     field: str = "text",
     context: int | None = None,
-    tell: Callable[[Progress], None] = lambda _: None,
+    tell: Tell = lambda *_: None,
     left_out: Callable[[list[str]], None] = lambda _: None,
 ) -> Folder:
     """Make a data folder, or complete one that was interrupted or failed.
@@ -278,7 +278,7 @@ def _assemble(
     out: Path,
     pieces: Sequence[Piece],
     make: _Make,
-    tell: Callable[[Progress], None],
+    tell: Tell,
     *,
     masked: bool,
 ) -> Note:
@@ -290,7 +290,7 @@ def _assemble(
     shards, tally, tokens = Assembly(out, note.size_bytes), note.tally, bytearray()
     total = sum(piece.size_bytes for piece in pieces)
     done = noted = sum(piece.size_bytes for piece in pieces[: note.pieces])
-    tell(Progress(done, total))
+    tell(done, total)
 
     def skip(row: RowPlace) -> None:
         nonlocal tally
@@ -309,7 +309,7 @@ def _assemble(
             tokens.clear()
             note, noted = Note(number, shards.size_bytes, tally), done
             write(out / NOTE, msgspec.json.encode(note))
-            tell(Progress(done, total))
+            tell(done, total)
     if masked and note.size_bytes:
         # what the last window's last token is followed by; an interrupted build cuts it off again
         shards.append(np.array(NOT_LEARNED, token_dtype(256, masked=True)).tobytes())

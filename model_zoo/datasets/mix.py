@@ -8,8 +8,7 @@ where it was. `specs.mixture` has what shares mean.
 import json
 import re
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import reduce
 from itertools import accumulate, islice
@@ -24,7 +23,7 @@ from model_zoo.datasets.assembly import (
     NOTE,
     Assembly,
     Note,
-    Progress,
+    Tell,
     begin,
     building,
     read_note,
@@ -49,12 +48,8 @@ _AT_ONCE = COPY_BYTES // LEAF_BYTES
 _WEIGHT = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?")
 
 
-@dataclass(frozen=True)
-class Choice:
-    """A folder for a mixture, as it was named."""
-
-    folder: Path
-    weight: Fraction
+Choice = tuple[Path, Fraction]
+"""A folder for a mixture, and its weight."""
 
 
 def parse_choice(text: str) -> Choice:
@@ -71,27 +66,20 @@ def parse_choice(text: str) -> Choice:
             f"{weight[:40]!r} is no weight of {name}: take a number above 0, such as 3 or 0.25, of "
             "at most 12 digits before and after the point"
         )
-    return Choice(Path(name).expanduser(), Fraction(weight))
+    return Path(name).expanduser(), Fraction(weight)
 
 
-def mix(
-    choices: Sequence[Choice], out: Path, *, tell: Callable[[Progress], None] = lambda _: None
-) -> Folder:
+def mix(choices: Sequence[Choice], out: Path, *, tell: Tell = lambda *_: None) -> Folder:
     """Make a data folder of others, or complete one that was interrupted.
-
-    Args:
-        choices: the folders, with their weights.
-        out: the new folder.
-        tell: called with the progress.
 
     Raises:
         DataError: the folders cannot be mixed, or the disk refuses; what was copied stays.
     """
     if not 2 <= len(choices) <= MOST_PARTS:
         raise DataError(f"a mixture has 2 to {MOST_PARTS} folders, not {len(choices)}")
-    folders = [open_folder(choice.folder) for choice in choices]
+    folders = [open_folder(folder) for folder, _ in choices]
     _check(folders, out)
-    weights = whole_weights([choice.weight for choice in choices])
+    weights = whole_weights([weight for _, weight in choices])
     parts = tuple(map(_part, folders, weights))
     plan = json.dumps({"mixture": msgspec.to_builtins(parts)})
     with building(out):
@@ -159,7 +147,7 @@ def _part(folder: Folder, weight: int) -> Part:
     return Part(name_of(folder.path), spec.size_bytes, spec.digest, weight, learned)
 
 
-def _copy(folders: Sequence[Folder], out: Path, tell: Callable[[Progress], None]) -> None:
+def _copy(folders: Sequence[Folder], out: Path, tell: Tell) -> None:
     """Copy what is not yet copied."""
     sizes = [folder.index.spec.size_bytes for folder in folders]
     done, total = read_note(out).size_bytes, sum(sizes)
@@ -169,7 +157,7 @@ def _copy(folders: Sequence[Folder], out: Path, tell: Callable[[Progress], None]
             f"the mixture needs {(total - done) / 1e9:.1f} GB more, and the disk of {out} has "
             f"{free / 1e9:.1f} GB: free space, or choose a folder on another disk"
         )
-    tell(Progress(done, total))
+    tell(done, total)
     for folder, end in zip(folders, accumulate(sizes), strict=True):
         begun = shards.size_bytes - (end - folder.index.spec.size_bytes)
         if shards.size_bytes >= end:
@@ -178,7 +166,7 @@ def _copy(folders: Sequence[Folder], out: Path, tell: Callable[[Progress], None]
         while data := b"".join(islice(leaves, _AT_ONCE)):
             shards.append(data)
             write(out / NOTE, msgspec.json.encode(Note(size_bytes=shards.size_bytes)))
-            tell(Progress(shards.size_bytes, total))
+            tell(shards.size_bytes, total)
     shards.end()
 
 

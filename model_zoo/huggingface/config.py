@@ -13,10 +13,6 @@ from model_zoo.specs.settings import Config
 _BY_TYPE = {family.model_type: family for family in ARCHITECTURES.values()}
 
 
-class UnknownModel(ValueError):
-    """A configuration of a model that the zoo does not have."""
-
-
 def to_spec(config: Config, context: int | None = None) -> ModelSpec:
     """Return the model that a configuration describes.
 
@@ -25,12 +21,12 @@ def to_spec(config: Config, context: int | None = None) -> ModelSpec:
         context: longest sequence to train, tokens; None: the model's own.
 
     Raises:
-        UnknownModel: the zoo has no such model.
-        ValueError: a setting is missing, out of range or not supported.
+        ValueError: the zoo has no such model, or a setting is missing, out of range or not
+            supported.
     """
     family = _BY_TYPE.get(str(config.get("model_type")))
     if family is None:
-        raise UnknownModel(_unknown(str(config.get("model_type"))[:40]))
+        raise ValueError(_unknown(str(config.get("model_type"))[:40]))
     if config.get("quantization_config"):
         raise ValueError("its weights are quantised: take the folder with bf16, fp16 or fp32")
     return ModelSpec(**asdict(family.read(config, context)))

@@ -11,12 +11,8 @@ from model_zoo.tokenizers.chat import CONFIG
 
 
 def write_tokenizer(tokenizer: Bpe, out_dir: Path, context: int) -> None:
-    """Write both files; the chat template is in the second one.
-
-    Args:
-        tokenizer: what made the model's tokens.
-        out_dir: the folder, which exists.
-        context: tokens that the model takes.
+    """Write both files into a folder that exists, for a model that takes ``context`` tokens; the
+    chat template is in the second one.
 
     Raises:
         OSError: the folder cannot be written.

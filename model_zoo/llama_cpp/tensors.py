@@ -28,11 +28,7 @@ def is_always_fp32(name: str, tensor: Tensor) -> bool:
 
 
 def tensors(spec: ModelSpec, state: Mapping[str, Tensor]) -> Named:
-    """Yield their tensors, each made of ours when it is asked for.
-
-    Args:
-        spec: the model.
-        state: its parameters by name.
+    """Yield their tensors, each made of ours in ``state`` when it is asked for.
 
     Raises:
         ValueError: the state is not that of a whole model of this spec.

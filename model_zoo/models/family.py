@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from importlib import import_module
-from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -17,12 +16,10 @@ State = dict[str, Tensor]
 
 class Decoder(nn.Module):
     """All of a stage but its output projection, under the names of `transformers`: the embedding,
-    the layers and the final norm that a `StageSlice` has. Modules have the names that the family's
-    description gives them."""
+    the layers, each a ``block``, and the final norm that a `StageSlice` has. Modules have the names
+    that the family's description gives them."""
 
-    block: ClassVar[type["Block"]]
-
-    def __init__(self, spec: ModelSpec, part: StageSlice) -> None:
+    def __init__(self, block: type["Block"], spec: ModelSpec, part: StageSlice) -> None:
         super().__init__()
         facts = spec.facts
         self._tokens, self._layers = _module(facts.tokens), facts.layers
@@ -30,10 +27,10 @@ class Decoder(nn.Module):
         if part.embeds:
             for name, (rows, width) in facts.embedding(spec).items():
                 self.add_module(_module(name), empty_embedding(rows, width))
-        layers = {str(layer): self.block(spec, layer) for layer in part.layers}
+        layers = {str(layer): block(spec, layer) for layer in part.layers}
         self.add_module(self._layers, nn.ModuleDict(layers))
         if part.has_head:
-            self.add_module(self._norm, self.block.norm(spec))
+            self.add_module(self._norm, block.norm(spec))
 
     @property
     def blocks(self) -> nn.ModuleDict:

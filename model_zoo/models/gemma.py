@@ -6,6 +6,8 @@ width.
 Sources: Gemma Team, arXiv 2408.00118 and 2503.19786.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -34,11 +36,9 @@ class GemmaAttention(Attention):
         self.cap = spec.scales.attention_cap
 
     def norm(self, width: int, spec: ModelSpec) -> nn.Module:
-        """See `Attention`."""
         return ShiftedNorm(width, spec.norm_eps)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """See `Attention`."""
         if self.cap is None:
             return super().attend(q, k, v)
         length, shared = q.shape[2], q.shape[1] // k.shape[1]
@@ -69,14 +69,7 @@ class GemmaBlock(LlamaBlock):
 
     @staticmethod
     def norm(spec: ModelSpec) -> nn.Module:
-        """See `Block`."""
         return ShiftedNorm(spec.width, spec.norm_eps)
 
 
-class Gemma(Llama):
-    """Embedding by token, layers, final norm."""
-
-    block = GemmaBlock
-
-
-DECODER = Gemma
+DECODER = partial(Llama, GemmaBlock)

@@ -11,6 +11,7 @@ Source: Radford et al. 2019 (GPT-2); github.com/karpathy/nanoGPT, `model.py`.
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -110,11 +111,9 @@ class GptBlock(Block):
 class Gpt(Decoder):
     """Embedding by token plus learned position, layers, final norm."""
 
-    block = GptBlock
     wpe: nn.Embedding
 
     def embed(self, tokens: Tensor, documents: Documents | None) -> Tensor:
-        """See `Decoder`."""
         if documents is None:
             positions = torch.arange(tokens.shape[1], device=tokens.device)  # (T,)
         else:
@@ -123,4 +122,4 @@ class Gpt(Decoder):
         return hidden
 
 
-DECODER = Gpt
+DECODER = partial(Gpt, GptBlock)

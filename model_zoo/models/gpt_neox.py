@@ -5,6 +5,8 @@ Shapes: B sequences, T tokens, C width, H heads, D head width (C = H D), V vocab
 Source: Black et al., arXiv 2204.06745.
 """
 
+from functools import partial
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -19,18 +21,15 @@ class HeadByHead(Attention):
     """Each head's query, key and value are beside one another in one matrix."""
 
     def make_projections(self, spec: ModelSpec, facts: LlamaLike) -> None:
-        """See `Attention`."""
         self.query_key_value = nn.Linear(spec.width, 3 * spec.width)
         self.dense = nn.Linear(spec.width, spec.width)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """See `Attention`."""
         heads = self.query_key_value(x).view(*x.shape[:2], -1, 3 * self.head_width)
         q, k, v = (part.flatten(2) for part in heads.chunk(3, dim=-1))  # (B, T, H D) each
         return q, k, v
 
     def output(self, x: Tensor) -> Tensor:
-        """See `Attention`."""
         result: Tensor = self.dense(x)
         return result
 
@@ -60,7 +59,6 @@ class GptNeoXBlock(Block):
 
     @staticmethod
     def norm(spec: ModelSpec) -> nn.LayerNorm:
-        """See `Block`."""
         return nn.LayerNorm(spec.width, eps=spec.norm_eps)
 
     def forward(self, x: Tensor, documents: Documents | None = None) -> Tensor:
@@ -69,10 +67,4 @@ class GptNeoXBlock(Block):
         return result
 
 
-class GptNeoX(Decoder):
-    """Embedding by token, layers, final norm."""
-
-    block = GptNeoXBlock
-
-
-DECODER = GptNeoX
+DECODER = partial(Decoder, GptNeoXBlock)

@@ -13,6 +13,7 @@ et al., arXiv 2309.00071 (YaRN).
 """
 
 import math
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -224,7 +225,6 @@ class LlamaBlock(Block):
 
     @staticmethod
     def norm(spec: ModelSpec) -> nn.Module:
-        """See `Block`."""
         return nn.RMSNorm(spec.width, eps=spec.norm_eps)
 
     def forward(self, x: Tensor, documents: Documents | None = None) -> Tensor:
@@ -245,16 +245,13 @@ class LlamaBlock(Block):
 class Llama(Decoder):
     """Embedding by token, layers, final norm."""
 
-    block = LlamaBlock
-
-    def __init__(self, spec: ModelSpec, part: StageSlice) -> None:
-        super().__init__(spec, part)
+    def __init__(self, block: type[Block], spec: ModelSpec, part: StageSlice) -> None:
+        super().__init__(block, spec, part)
         self.scale = facts_of(spec).embedding_scale(spec)
 
     def embed(self, tokens: Tensor, documents: Documents | None) -> Tensor:
-        """See `Decoder`."""
         hidden = super().embed(tokens, documents)
         return hidden if self.scale == 1 else hidden * self.scale
 
 
-DECODER = Llama
+DECODER = partial(Llama, LlamaBlock)

@@ -120,13 +120,8 @@ def _whole(weight: Tensor, base: str, columns: int) -> Tensor:
 
 
 def freeze(stage: nn.Module, spec: ModelSpec, lora: Lora) -> None:
-    """Freeze all parameters of a stage and give its blocks their adapters.
-
-    Args:
-        stage: its parameters have their names in the whole model.
-        spec: the model.
-        lora: its adapters.
-    """
+    """Freeze all parameters of a stage, which have their names in the whole model, and give its
+    blocks their adapters."""
     for parameter in stage.parameters():
         parameter.requires_grad_(False)
     for path, module in list(stage.named_modules()):

@@ -5,6 +5,8 @@ width.
 Source: Abdin et al., arXiv 2404.14219.
 """
 
+from functools import partial
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -17,13 +19,11 @@ class FusedAttention(Attention):
     """Queries, keys and values come from one matrix."""
 
     def make_projections(self, spec: ModelSpec, facts: LlamaLike) -> None:
-        """See `Attention`."""
         query, key = self.sizes
         self.qkv_proj = nn.Linear(spec.width, query + 2 * key, bias=False)
         self.o_proj = nn.Linear(query, spec.width, bias=False)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """See `Attention`."""
         query, key = self.sizes
         q, k, v = self.qkv_proj(x).split((query, key, key), dim=-1)  # (B, T, H D), (B, T, K D) x 2
         return q, k, v
@@ -50,10 +50,4 @@ class Phi3Block(LlamaBlock):
     feed_forward = FusedFeedForward
 
 
-class Phi3(Llama):
-    """Embedding by token, layers, final norm."""
-
-    block = Phi3Block
-
-
-DECODER = Phi3
+DECODER = partial(Llama, Phi3Block)

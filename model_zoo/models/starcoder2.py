@@ -5,6 +5,8 @@ Shapes: B sequences, T tokens, C width.
 Source: Lozhkov et al., arXiv 2402.19173.
 """
 
+from functools import partial
+
 from torch import nn
 
 from model_zoo.models.gpt import FeedForward
@@ -26,14 +28,7 @@ class StarCoder2Block(LlamaBlock):
 
     @staticmethod
     def norm(spec: ModelSpec) -> nn.Module:
-        """See `Block`."""
         return nn.LayerNorm(spec.width, eps=spec.norm_eps)
 
 
-class StarCoder2(Llama):
-    """Embedding by token, layers, final norm."""
-
-    block = StarCoder2Block
-
-
-DECODER = StarCoder2
+DECODER = partial(Llama, StarCoder2Block)

@@ -18,7 +18,6 @@ class FlatAdamW(FlatOptimizer):
     def update(
         self, values: Tensor, gradient: Tensor, kept: Sequence[Tensor], lr: float, scratch: Tensor
     ) -> None:
-        """See `FlatOptimizer`."""
         spec, steps = self.spec, self.steps_done
         m, v = kept
         torch.mul(gradient, 1 - spec.beta1, out=scratch)

@@ -26,7 +26,6 @@ class FlatMuon(FlatOptimizer):
     """
 
     def step(self, gradient: Tensor, lr: float, scale: float = 1.0) -> None:
-        """See `FlatOptimizer`."""
         self.steps_done += 1
         self.decay(lr)
         for start, end in between(self.matrices, self.values.numel()):

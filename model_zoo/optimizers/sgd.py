@@ -13,7 +13,6 @@ class FlatSGD(FlatOptimizer):
     def update(
         self, values: Tensor, gradient: Tensor, kept: Sequence[Tensor], lr: float, scratch: Tensor
     ) -> None:
-        """See `FlatOptimizer`."""
         values.add_(gradient.mul_(-lr))
 
 

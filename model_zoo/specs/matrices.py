@@ -32,13 +32,7 @@ class Matrix:
 
 
 def rows_of(spec: ModelSpec, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the rows of each matrix of a parameter; empty if it has none.
-
-    Args:
-        spec: the whole model.
-        name: of the parameter in the whole model.
-        shape: of the parameter.
-    """
+    """Return the rows of each matrix of a parameter of the whole model; empty if it has none."""
     if name.startswith(BOUNDARIES) and not name.endswith(f"{TABLE}.weight"):
         return shape[:1]
     if not name.startswith(spec.layers_prefix) or len(shape) < 2:

@@ -7,11 +7,14 @@ passes for the other.
 
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
+from itertools import islice
 
 LEAF_BYTES = 256 * 1024
 DIGEST_BYTES = 32
 LEAF = b"volunteer leaf"
 """The label of leaves."""
+PAGE = 1024
+"""Leaves, a power of two: the tree over the roots of such pages is the upper part of the whole."""
 
 
 def leaf_digest(data: bytes | bytearray | memoryview) -> bytes:
@@ -19,38 +22,20 @@ def leaf_digest(data: bytes | bytearray | memoryview) -> bytes:
     return blake2b(data, digest_size=DIGEST_BYTES, person=LEAF).digest()
 
 
-def root(leaves: Iterable[bytes]) -> bytes:
-    """Return the root over the digests of all leaves, in their order.
-
-    Needs memory for the logarithm of their number only.
-
-    Raises:
-        ValueError: there is no leaf.
-    """
-    peaks: list[tuple[int, bytes]] = []  # perfect trees from left to right: leaves, digest
-    for leaf in leaves:
-        tree = (1, leaf)
-        while peaks and peaks[-1][0] == tree[0]:
-            size, left = peaks.pop()
-            tree = (2 * size, _join(left, tree[1]))
-        peaks.append(tree)
-    if not peaks:
-        raise ValueError("a tree needs a leaf")
-    found = peaks.pop()[1]
-    while peaks:
-        found = _join(peaks.pop()[1], found)
-    return found
-
-
 class Tree:
     """A whole tree in memory, to say of each leaf how it leads to the root.
 
     Args:
-        leaves: the digests of all leaves, one at least, in their order.
+        leaves: the digests of all leaves, in their order.
+
+    Raises:
+        ValueError: there is no leaf.
     """
 
     def __init__(self, leaves: Iterable[bytes]) -> None:
         level = list(leaves)
+        if not level:
+            raise ValueError("a tree needs a leaf")
         self._levels = [level]
         while len(level) > 1:
             joined = [_join(*level[at : at + 2]) for at in range(0, len(level) - 1, 2)]
@@ -70,6 +55,17 @@ class Tree:
                 found.append(level[index ^ 1])
             index >>= 1
         return found
+
+
+def root(leaves: Iterable[bytes]) -> bytes:
+    """Return the root over the digests of all leaves, in their order, a page in memory at a time.
+
+    Raises:
+        ValueError: there is no leaf.
+    """
+    rest = iter(leaves)
+    pages = iter(lambda: list(islice(rest, PAGE)), [])
+    return Tree(Tree(page).root for page in pages).root
 
 
 def path_length(index: int, count: int) -> int:

@@ -94,7 +94,6 @@ class Mixture:
         self._schedule = Schedule([part.weight for part in parts])
 
     def training_start(self, sample: int, seed: int) -> int:
-        """See `Windows`."""
         part, number = self._schedule(sample)
         return self._starts[part] + self._windows[part].training_start(number, seed)
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from model_zoo.specs.architecture import SWITCHES, Shape
 from model_zoo.specs.families import ARCHITECTURES
 from model_zoo.specs.family import OUTPUT, Family, Tensors, linear, prefixed
-from model_zoo.specs.narrow import Narrow, end_tensors
+from model_zoo.specs.narrow import BOUNDARIES, PROJECTION, TABLE, Narrow
 
 LOGITS_AT_ONCE = 1 << 25
 """Numbers of logits that a head makes at a time, unless there is memory for more: 128 MiB in
@@ -82,7 +82,10 @@ class ModelSpec(Shape, frozen=True):
     def boundary_tensors(self, layer: int, *, sends: bool) -> Tensors:
         """Return the parameters of one end of the narrow boundary before a layer."""
         assert self.narrow is not None
-        return end_tensors(self, self.narrow.width, layer, sends=sends)
+        sides = self.narrow.width, self.width
+        projection = linear(PROJECTION, *(sides if sends else sides[::-1]))
+        own = {f"{TABLE}.weight": (self.vocab, self.width)} | projection
+        return prefixed(f"{BOUNDARIES}{layer}.{'sender' if sends else 'receiver'}.", own)
 
     @property
     def boundary_width(self) -> int:

@@ -11,7 +11,6 @@ Shapes: K numbers of a boundary, C width, V vocabulary.
 
 from model_zoo.specs.architecture import Shape, Width
 from model_zoo.specs.description import Ranged
-from model_zoo.specs.family import Tensors, linear, prefixed
 
 BOUNDARIES = "boundaries."
 """Beginning of the names of all their parameters; the layer's number follows."""
@@ -83,17 +82,3 @@ def joined(sequences: int, tokens: int, width: int) -> tuple[int, int, int]:
     """Return the shape in which (B, T, K) is coded: rows of as many tokens as fill one."""
     row = max(width, ROW)
     return sequences, tokens * width // row, row
-
-
-def end_tensors(shape: Shape, width: int, layer: int, *, sends: bool) -> Tensors:
-    """Return the parameters of one end of the boundary before ``layer``.
-
-    Args:
-        shape: of the model.
-        width: K.
-        layer: the first one behind it.
-        sends: whether it is the end that sends, of the stage before.
-    """
-    rows, columns = (width, shape.width) if sends else (shape.width, width)
-    own = {f"{TABLE}.weight": (shape.vocab, shape.width)} | linear(PROJECTION, rows, columns)
-    return prefixed(f"{BOUNDARIES}{layer}.{'sender' if sends else 'receiver'}.", own)

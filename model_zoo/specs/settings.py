@@ -58,17 +58,6 @@ def only(config: Config, supported: Mapping[str, Any]) -> None:
             raise ValueError(f"config.json: {name} {str(found)[:40]!r} is not supported")
 
 
-def shorter(own: int, context: int | None) -> int:
-    """Return the context to train: ``context``, or the model's ``own``.
-
-    Raises:
-        ValueError: it is longer than that.
-    """
-    if context is not None and context > own:
-        raise ValueError(f"a context of {context} tokens is above the model's {own}")
-    return context or own
-
-
 def every(marks: Sequence[object], name: str) -> int | None:
     """Return n where every n-th layer is marked; None where none is.
 

@@ -216,9 +216,9 @@ class Chain:
     def named_sums(self) -> dict[str, torch.Tensor]:
         """The gradient sums of all stages by the parameters' names."""
         return {
-            part.name: worker.replica.gradient_sum[part.offset :][: part.size].view(part.shape)
+            name: found
             for worker in self.workers
-            for part in worker.replica.flat.layout
+            for name, found in worker.replica.flat.views(worker.replica.gradient_sum).items()
         }
 
 

@@ -20,8 +20,8 @@ from client.control.snapshot import (
     StageView,
     WorkerView,
 )
-from client.control.updates import Curve, StepPoint, Update
-from client.events import MAX_PAGE, Entry, LogLine
+from client.control.updates import EVENTS_AT_ONCE, Curve, StepPoint, Update
+from client.events import LogLine
 from protocol.amendments.changes import Changes
 
 
@@ -110,8 +110,7 @@ class FakeProvider:
         self.failure: Exception | None = None
         self.paused: PauseView | None = None
         line = LogLine(words="x" * event_size_bytes, about="round")
-        entries = (Entry(seq, float(seq), line) for seq in range(1, event_count + 1))
-        self._events = [EventView.of(entry) for entry in entries]
+        self._events = [EventView.of(n, float(n), line) for n in range(1, event_count + 1)]
 
     def status(self) -> Snapshot:
         if self.failure is not None:
@@ -120,7 +119,7 @@ class FakeProvider:
         return example_snapshot(**{**usual, **self._changes})
 
     def update(self, since: int = 0) -> Update:
-        events = [event for event in self._events if event.seq > since][:MAX_PAGE]
+        events = [event for event in self._events if event.seq > since][:EVENTS_AT_ONCE]
         return Update(time=1.0, snapshot=self.status(), events=events)
 
     def finish(self, *, discard: bool = False) -> None:

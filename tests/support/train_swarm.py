@@ -22,7 +22,7 @@ from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoic
 from client.compute.process import Worker
 from client.config import Settings
 from client.control.snapshot import Snapshot
-from client.events import Entry, Event, StepCommitted
+from client.events import Event, StepCommitted
 from client.lab.founding import trusting
 from client.lab.reference import train_reference, training_plan
 from client.net.network import Inbound, NetEvent
@@ -105,7 +105,7 @@ class Volunteer:
 
     engine: RecordingEngine
     held_stages: HeldStages
-    losses: dict[int, float]
+    events: list[Event]
     workers: list[LocalWorker]
     life: trio.CancelScope
     disk: Path
@@ -128,12 +128,9 @@ class Volunteer:
         """What its owner sees."""
         return take_snapshot(self.engine, self.held_stages, 0.0, stopping=stopping)
 
-    def events(self) -> list[Event]:
-        """All that its log has."""
-        log, found = self.engine.event_sink.log, list[Entry]()
-        while entries := log.since(found[-1].seq if found else 0).entries:
-            found += entries
-        return [entry.event for entry in found]
+    @property
+    def losses(self) -> dict[int, float]:
+        return {e.step: e.loss for e in self.events if isinstance(e, StepCommitted)}
 
     def counted(self, stage: int) -> int:
         """Its microbatches in committed steps of a stage."""
@@ -216,7 +213,7 @@ class TestSwarm:
         """
         number = len(self.volunteers) + len(self.dead)
         signer = FOUNDER if founder else Signer(bytes([number + 1]) * 32)
-        losses: dict[int, float] = {}
+        events: list[Event] = []
         home = (self.folder / str(number)) if home is None else home
         disk = self.folder / str(number) / "checkpoints"
         if copies is not None:
@@ -225,7 +222,7 @@ class TestSwarm:
             self.hub.join(signer.peer),
             signer,
             self.file,
-            EventSink(_note_losses(losses)),
+            EventSink(events.append),
             self._nursery,
             home_folders(home),
             CheckpointFolder(disk),
@@ -254,7 +251,7 @@ class TestSwarm:
         engine.perform(*engine.membership.describe(ADVERT, engine.now()))
         for other in self.volunteers:
             await engine.network.connect(other.engine.network.addresses[0])
-        volunteer = Volunteer(engine, held_stages, losses, workers, life, disk)
+        volunteer = Volunteer(engine, held_stages, events, workers, life, disk)
         self.volunteers.append(volunteer)
         if stage is not None:
             volunteer.assign(stage)
@@ -426,11 +423,3 @@ def training_of(
     site = Site(own, data, home)
     pauses = pauses or Pauses(home, lambda said: None)
     return kind(engine, site, pauses, _local([] if workers is None else workers))
-
-
-def _note_losses(losses: dict[int, float]) -> Callable[[Event], None]:
-    def note(event: Event) -> None:
-        if isinstance(event, StepCommitted):
-            losses[event.step] = event.loss
-
-    return note

@@ -11,7 +11,7 @@ import pytest
 
 from client.control.snapshot import InviteView, PauseView
 from client.control.updates import Curve, Update
-from client.store.last_run import Ending
+from client.store.last_run import LastRun
 from client.ui.source import live as live_source
 from client.ui.source.live import AGAIN, LEFT, NOBODY, NOT_DONE, SAID, UNHEARD, LiveSource
 from client.ui.source.news import Answer, Link, News
@@ -45,7 +45,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextlib.contextmanager
 def attached(
     path: Path,
-    how_it_ended: Callable[[int], Ending | None] = lambda pid: None,
+    how_it_ended: Callable[[int], LastRun | None] = lambda pid: None,
 ) -> Iterator[LiveSource]:
     """A live source that runs."""
     source = LiveSource(path, how_it_ended)
@@ -180,7 +180,9 @@ def test_nobody_there_is_said_until_somebody_is(path: Path) -> None:
     node.close()
 
 
-KILLED = Ending(time=5.0, words="ended without a word", next_step="start it again: volunteer join")
+KILLED = LastRun(
+    pid=1, began=4.0, ended=5.0, reason="ended without a word", next_step="x", exit_code=None
+)
 
 
 def test_what_is_asked_of_a_dead_node_is_refused_and_not_kept_for_the_next(path: Path) -> None:
@@ -207,14 +209,14 @@ def test_a_command_that_was_never_answered_is_said_to_be_uncertain(path: Path) -
 def test_a_node_that_died_is_said_to_have_ended_until_another_answers(path: Path) -> None:
     node, asked = Node(path, MODERN), list[int]()
 
-    def how_it_ended(pid: int) -> Ending | None:
+    def how_it_ended(pid: int) -> LastRun | None:
         asked.append(pid)
         return KILLED if len(asked) > 1 else None  # its process takes a moment to end
 
     with attached(path, how_it_ended=how_it_ended) as source:
         taken(source, Link, "live")
         node.close()
-        ended = Link("ended", KILLED.when, KILLED.words, KILLED.next_step)
+        ended = Link("ended", KILLED.when, KILLED.reason, KILLED.next_step)
         assert taken(source, Link, "ended") == ended
         assert set(asked) == {7}
         again = Node(path, {**MODERN, "status": msgspec.structs.replace(HELLO, pid=8)})

@@ -21,7 +21,6 @@ from collections.abc import Iterator
 from msgspec import to_builtins
 
 from client.cli.founding.options import RateChoices
-from client.cli.reach.home import running_home
 from client.cli.reach.running import connect
 from client.cli.terminal.answer import Answer, answered, of_node
 from client.cli.terminal.ask import confirm
@@ -43,17 +42,13 @@ def amend(
 ) -> Answer:
     """Change how many steps a run has in all, or its learning rate from a step on.
 
-    Parameters
-    ----------
-    from_step
-        Step from which this holds at the earliest; as soon as possible.
-    steps
-        Steps of the whole run, those that are done included; also of a run that is complete.
-    yes
-        Do not ask.
+    Args:
+        from_step: Step from which this holds at the earliest; as soon as possible.
+        steps: Steps of the whole run, those that are done included; also of a run that is complete.
+        yes: Do not ask.
     """
     changes = Changes(steps=steps, from_step=from_step, **vars(rate))
-    with connect(running_home().folders) as node:
+    with connect() as node:
         for line in described(_amend(node, changes, sign=False)):
             say(line)
         confirm("Sign it? It cannot be taken back, only changed again.", yes=yes)

@@ -18,7 +18,6 @@ from msgspec import Struct
 from client.cli.reach.home import Home, find_home
 from client.cli.terminal.answer import Answer, answered
 from client.cli.terminal.ask import confirm
-from client.cli.terminal.table import aligned
 from client.errors import UserError
 from client.quantities import plural
 from client.store.atomic import is_temporary
@@ -26,6 +25,7 @@ from client.store.checkpoints import DAMAGED, SET_ASIDE
 from client.store.lock import identity_lock
 from client.store.paths import Entry, make_private
 from client.store.texts import is_founders
+from client.views.text import aligned
 from client.views.words import size as human_bytes
 
 
@@ -44,12 +44,9 @@ class Kept(Struct, frozen=True):
 def cache(*, prune: bool = False, yes: bool = False) -> Answer:
     """Show what the volunteer keeps on disk: training data, checkpoints, leftovers, logs.
 
-    Parameters
-    ----------
-    prune
-        Remove what can be had again; the volunteer must not be running.
-    yes
-        Do not ask.
+    Args:
+        prune: Remove what can be had again; the volunteer must not be running.
+        yes: Do not ask.
     """
     home = find_home()
     folder = home.folders.data

@@ -41,10 +41,8 @@ def show(
 ) -> Answer:
     """Print every setting as a volunteer would use it.
 
-    Parameters
-    ----------
-    origin
-        Also say where each value comes from.
+    Args:
+        origin: Also say where each value comes from.
     """
     resolved = find_home().resolved
     values = msgspec.to_builtins(resolved.settings)
@@ -70,12 +68,10 @@ def set_(key: str, value: Annotated[str, Parameter(allow_leading_hyphen=True)], 
     Limits of traffic and hours count within seconds where a volunteer runs, unless a flag of its
     start says otherwise; all else from the next start.
 
-    Parameters
-    ----------
-    key
-        The setting, such as threads.
-    value
-        Its value, with a unit where it has one, such as 2MB/s; several are separated by commas.
+    Args:
+        key: The setting, such as threads.
+        value: Its value, with a unit where it has one, such as 2MB/s; several are separated by
+            commas.
     """
     path, name = find_folders().config_file, _name(key)
     if name == "threads" and value.strip().isdecimal():

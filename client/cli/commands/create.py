@@ -63,15 +63,11 @@ def create(
 ) -> Answer:
     """Found a swarm: write its signed .swarm file and print an invite.
 
-    Parameters
-    ----------
-    out
-        File to write (default: the swarm's name and .swarm).
-    announce
-        Address where others reach you, such as /ip4/203.0.113.7/tcp/4001; may be repeated
-        (default: this machine's address and the configured port).
-    force
-        Replace the file if it is there.
+    Args:
+        out: File to write (default: the swarm's name and .swarm).
+        announce: Address where others reach you, such as /ip4/203.0.113.7/tcp/4001; may be repeated
+            (default: this machine's address and the configured port).
+        force: Replace the file if it is there.
     """
     home = find_home({"announce": announce or None})
     signer = home.signer()
@@ -88,7 +84,11 @@ def create(
     here = partial(this_machine, home, run.compute_dtype)
     founding, text = _found(signer.peer, run, model, optimizer, store, here)
     swarm = sign(founding.manifest, signer, addresses)
-    keep_swarm(swarm, SwarmStore(home.folders.swarms))
+    try:  # its own invite, or its name, is enough to join it
+        SwarmStore(home.folders.swarms).remember(swarm)
+    except OSError as error:  # the founder has the file
+        where = f"{home.folders.swarms}: {error.strerror}"
+        say(f"note: cannot save the swarm in {where}; join with the file")
     if swarm.manifest.policy.private:
         swarm = with_ticket(swarm, signer, home.folders.of(swarm.swarm, Kept.VOUCHES))
     write_swarm_file(path, swarm)
@@ -139,25 +139,8 @@ def _found(
     return founding, path
 
 
-def keep_swarm(swarm: SwarmFile, store: SwarmStore) -> None:
-    """Remember the swarm in the founder's home: its own invite, or its name, is enough to join it.
-
-    Without room on the disk the founder still has the file.
-    """
-    try:
-        store.remember(swarm)
-    except OSError as error:
-        say(f"note: cannot save the swarm in {store.folder}: {error.strerror}; join with the file")
-
-
 def sign(manifest: Manifest, signer: Signer, addresses: tuple[Address, ...]) -> SwarmFile:
-    """Return the signed swarm file.
-
-    Args:
-        manifest: of the new swarm.
-        signer: the founder's identity.
-        addresses: the founder's addresses with its peer id.
-    """
+    """Return the swarm file, signed by the founder, whose addresses have its peer id."""
     encoded, signature = signer.sign_manifest(manifest)
     return SwarmFile(manifest, encoded, signature, addresses)
 

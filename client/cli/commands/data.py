@@ -30,8 +30,8 @@ from client.cli.founding.tokenizing import (
 )
 from client.cli.terminal.answer import Answer, answered
 from client.cli.terminal.mixture_text import repeats, shares, times
-from client.cli.terminal.table import aligned
 from client.errors import UsageError
+from client.views.text import aligned
 from client.views.words import size as human_bytes
 from model_zoo.specs.tokens import NOT_LEARNED
 
@@ -72,24 +72,18 @@ def build(
 ) -> Answer:
     """Turn text into tokens; a build that was interrupted goes on where it was.
 
-    Parameters
-    ----------
-    sources
-        Text files, .jsonl, .parquet, .gz, .zst, and folders of them.
-    out
-        Folder for the tokens. What an unfinished build of other sources or settings left there is
-        removed.
-    tokenizer
-        bytes, a tokenizer.json, a folder with one, or train:16384 for a new one of so many tokens.
-    field
-        Field of JSON lines and column of parquet that has the text.
-    chat
-        The sources are JSON lines of conversations, with messages (or ShareGPT's conversations), or
-        with a prompt and a completion; only answers are learned. Messages need a tokenizer's folder
-        with a chat template.
-    context
-        With --chat, tokens of the swarm's context (default: 1024): a window, which has as many
-        conversations as fit, none of which sees another. Longer ones are cut.
+    Args:
+        sources: Text files, .jsonl, .parquet, .gz, .zst, and folders of them.
+        out: Folder for the tokens. What an unfinished build of other sources or settings left there
+            is removed.
+        tokenizer: bytes, a tokenizer.json, a folder with one, or train:16384 for a new one of so
+            many tokens.
+        field: Field of JSON lines and column of parquet that has the text.
+        chat: The sources are JSON lines of conversations, with messages (or ShareGPT's
+            conversations), or with a prompt and a completion; only answers are learned. Messages
+            need a tokenizer's folder with a chat template.
+        context: With --chat, tokens of the swarm's context (default: 1024): a window, which has as
+            many conversations as fit, none of which sees another. Longer ones are cut.
     """
     if not sources:
         raise UsageError("there is nothing to read", "name files or folders")
@@ -116,13 +110,11 @@ def build(
 def mix(*folders: str, out: Annotated[Path, Parameter(name=("--out", "-o"))]) -> Answer:
     """Join data folders into one, each with its share of what a run reads.
 
-    Parameters
-    ----------
-    folders
-        Data folders of one tokenizer, as web:7 code:2.5 with their shares of the tokens that a run
-        reads.
-    out
-        Folder for the mixture. The tokens are copied; what was interrupted goes on where it was.
+    Args:
+        folders: Data folders of one tokenizer, as web:7 code:2.5 with their shares of the tokens
+            that a run reads.
+        out: Folder for the mixture. The tokens are copied; what was interrupted goes on where it
+            was.
     """
     from model_zoo.datasets.mix import mix as join
     from model_zoo.datasets.mix import parse_choice
@@ -145,18 +137,12 @@ def show(
 ) -> Answer:
     """Print the text of a microbatch's samples, as every volunteer of a swarm computes it.
 
-    Parameters
-    ----------
-    id
-        Number of the microbatch in the run, from 0.
-    folder
-        The data folder.
-    context
-        Longest sequence in tokens (default: 256, or what conversations were cut for).
-    microbatch
-        Sequences per microbatch.
-    seed
-        Seed of the run.
+    Args:
+        id: Number of the microbatch in the run, from 0.
+        folder: The data folder.
+        context: Longest sequence in tokens (default: 256, or what conversations were cut for).
+        microbatch: Sequences per microbatch.
+        seed: Seed of the run.
     """
     from model_zoo.data import plain_tokens
     from model_zoo.datasets.corpus import Corpus

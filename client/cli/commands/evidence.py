@@ -53,10 +53,8 @@ class CheckedProof(Struct, frozen=True, kw_only=True):
 def evidence(file: Path | None = None, /, *, swarm: KnownSwarm = None) -> Answer:
     """List the expelled members with the evidence, each checked; returns 1 if it proves nothing.
 
-    Parameters
-    ----------
-    file
-        A copy of a file of evidence (default: this volunteer's own).
+    Args:
+        file: A copy of a file of evidence (default: this volunteer's own).
     """
     home = find_home()
     of = with_manifest(find_swarm(home, swarm)).swarm

@@ -10,7 +10,6 @@ Every member learns of it and cuts it off, with all whom it has invited, for the
 The steps that it has worked for stay.
 """
 
-from client.cli.reach.home import running_home
 from client.cli.reach.running import connect
 from client.cli.terminal.answer import Answer, answered, of_node
 
@@ -19,14 +18,11 @@ from client.cli.terminal.answer import Answer, answered, of_node
 def expel(member: str, *, reason: str = "") -> Answer:
     """Expel a member that you invited, or that came in through somebody you invited.
 
-    Parameters
-    ----------
-    member
-        Its peer id, or the end of it, as volunteer status members shows it.
-    reason
-        Why, for all members to read.
+    Args:
+        member: Its peer id, or the end of it, as volunteer status members shows it.
+        reason: Why, for all members to read.
     """
-    with connect(running_home().folders) as node:
+    with connect() as node:
         gone, who = node.expel(member, reason), node.greeting
     words = f"expelled {gone.peer} from {who.swarm_name}; every member is told"
     return Answer(of_node(who, member=gone), words)

@@ -61,22 +61,16 @@ def export(
 ) -> Answer:
     """Save the model in the layout that Hugging Face transformers loads, or for llama.cpp.
 
-    Parameters
-    ----------
-    out
-        Folder to write config.json, model.safetensors, the tokenizer and a model card to.
-    merged
-        Where adapters were trained (create --lora): save the whole model with the adapters added to
-        its weights, and not the adapter alone, which peft loads beside its base.
-    base
-        Name of the model that the adapter belongs to, as transformers finds it (default: the folder
-        of create --from, where the swarm was founded here).
-    dtype
-        Type of the weights: bf16 and fp16 take half the room.
-    gguf
-        Save one file, model.gguf, which llama.cpp loads, and a Modelfile with which ollama does.
-    force
-        Replace a model that is there, and its README.md.
+    Args:
+        out: Folder to write config.json, model.safetensors, the tokenizer and a model card to.
+        merged: Where adapters were trained (create --lora): save the whole model with the adapters
+            added to its weights, and not the adapter alone, which peft loads beside its base.
+        base: Name of the model that the adapter belongs to, as transformers finds it (default: the
+            folder of create --from, where the swarm was founded here).
+        dtype: Type of the weights: bf16 and fp16 take half the room.
+        gguf: Save one file, model.gguf, which llama.cpp loads, and a Modelfile with which ollama
+            does.
+        force: Replace a model that is there, and its README.md.
     """
     home = find_home()
     found = find_swarm(home, swarm)
@@ -160,14 +154,8 @@ def _base_folder(trained: Trained, store: TextStore) -> str | None:
 
 
 def _save(trained: Trained, out: Path, library: Library, base: str | None, dtype: DType) -> Path:
-    """Save the model, or its adapters; return the folder, for llama.cpp the file.
-
-    Args:
-        trained: the model.
-        out: the folder.
-        library: what is to load it.
-        base: name or folder of what adapters belong to; None: unknown.
-        dtype: type of the weights.
+    """Save the model, or its adapters, which belong to ``base`` (None: unknown); return the folder,
+    for llama.cpp the file.
 
     Raises:
         UserError: the package or the tokenizer is missing, or what is frozen beside adapters.

@@ -34,16 +34,11 @@ def finish(
 ) -> int:
     """Drain every stage: take no new work, close the running step, save, say goodbye.
 
-    Parameters
-    ----------
-    yes
-        Do not ask.
-    json
-        Print JSON when it is done.
-    wait_s
-        Longest wait for the volunteer to be gone, in seconds; 0: do not wait.
-    discard
-        Leave also if the disk does not take the last version and nobody else has it.
+    Args:
+        yes: Do not ask.
+        json: Print JSON when it is done.
+        wait_s: Longest wait for the volunteer to be gone, in seconds; 0: do not wait.
+        discard: Leave also if the disk does not take the last version and nobody else has it.
     """
     folders = running_home().folders
     with connect(folders) as node:
@@ -61,7 +56,7 @@ def finish(
         print_json(of_node(greeting, leaving=now.seats, left=left))
     if ending is not None and ending.failed:
         code = ExitCode(ending.exit_code or ExitCode.RUNTIME)
-        raise UserError(ending.words, ending.next_step, code)
+        raise UserError(ending.reason, ending.next_step, code)
     if wait_s and not left:
         raise UserError(
             f"it has not drained after {wait_s:g} s",

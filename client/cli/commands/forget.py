@@ -30,12 +30,9 @@ from protocol.manifest import Manifest
 def forget(swarm: str, /, *, yes: bool = False) -> Answer:
     """Remove a swarm from this machine, with all that is kept of it.
 
-    Parameters
-    ----------
-    swarm
-        Its name, id, invite or .swarm file.
-    yes
-        Do not ask.
+    Args:
+        swarm: Its name, id, invite or .swarm file.
+        yes: Do not ask.
     """
     home = find_home()
     target, store = find_swarm(home, swarm), SwarmStore(home.folders.swarms)

@@ -15,11 +15,10 @@ from typing import Annotated
 from cyclopts import Parameter
 from msgspec import structs
 
-from client.cli.reach.home import running_home
 from client.cli.reach.running import connect
 from client.cli.terminal.answer import Answer, answered
 from client.cli.terminal.output import check_output
-from client.cli.terminal.when import duration_s
+from client.cli.terminal.parameters import Duration
 from client.errors import UsageError, system_errors
 from client.store.atomic import write_atomic
 from protocol.vouching.ticket import TICKET_LIFE_S
@@ -29,30 +28,25 @@ from protocol.vouching.ticket import TICKET_LIFE_S
 def invite(
     *,
     once: bool = False,
-    expires: str | None = None,
+    expires: Duration = None,
     out: Annotated[Path | None, Parameter(name=("--out", "-o"))] = None,
     force: bool = False,
 ) -> Answer:
     """Print a fresh invite, with members of the swarm that can be reached now.
 
-    Parameters
-    ----------
-    once
-        Make it good for one volunteer only, in a private swarm.
-    expires
-        Let nobody in with it after so long, such as 2h or 3d (default: 7d), in such a swarm.
-    out
-        Also write the invite as a .swarm file, which needs no member to know the model.
-    force
-        Overwrite that file.
+    Args:
+        once: Make it good for one volunteer only, in a private swarm.
+        expires: Let nobody in with it after so long, such as 2h or 3d (default: 7d), in such a
+            swarm.
+        out: Also write the invite as a .swarm file, which needs no member to know the model.
+        force: Overwrite that file.
     """
-    life_s = None if expires is None else duration_s(expires, "--expires")
-    if life_s is not None and life_s > TICKET_LIFE_S:
+    if expires is not None and expires > TICKET_LIFE_S:
         raise UsageError("--expires: an invite is good for 7 days at most")
     if out is not None:
         check_output(out, force=force)
-    with connect(running_home().folders) as node:
-        found = node.invite(once=once, life_s=life_s)
+    with connect() as node:
+        found = node.invite(once=once, life_s=expires)
     notes = list(found.notes)
     if out is not None:
         with system_errors(f"cannot write {out}", "choose another --out"):

@@ -27,7 +27,6 @@ from client.cli.serving.background import Handover, read_handover, start
 from client.cli.settings.flags import SettingFlags
 from client.cli.terminal.answer import of_node
 from client.cli.terminal.output import print_json, say
-from client.config import Settings
 from client.control.client import running_nodes
 from client.errors import ExitCode, UsageError
 from client.garbage import uncollected
@@ -35,8 +34,7 @@ from client.limits.cores import check_threads
 from client.store.lock import already_runs, lock_holder
 from client.store.swarms import SwarmStore
 from protocol.address import Address
-from protocol.ids import PeerId
-from protocol.invite import SwarmFile, Target, parse_target
+from protocol.invite import SwarmFile, Target
 
 SWARM_VARIABLE = "VOLUNTEER_SWARM"
 STDIN = 0
@@ -56,29 +54,21 @@ def join(
 ) -> int:
     """Take part in a swarm's training until it is done or you stop.
 
-    Parameters
-    ----------
-    swarm
-        An invite, a .swarm file, an address, a swarm joined before, or - for stdin.
-    headless
-        Run in this process, without a screen, until it is done or told to stop; for services. So it
-        does where there is no terminal.
-    detach
-        Start in the background, wait until it answers, and return.
-    yes
-        Do not ask what may be used.
-    json
-        With --detach: print JSON.
-    data
-        A folder with the swarm's training data, where this machine has one; otherwise they are
-        fetched from members.
-    exit_when_done
-        End when the swarm has done its last step, instead of staying to serve the model.
-    handed_over
-        Read all that was chosen from stdin, as another process has resolved it.
+    Args:
+        swarm: An invite, a .swarm file, an address, a swarm joined before, or - for stdin.
+        headless: Run in this process, without a screen, until it is done or told to stop; for
+            services. So it does where there is no terminal.
+        detach: Start in the background, wait until it answers, and return.
+        yes: Do not ask what may be used.
+        json: With --detach: print JSON.
+        data: A folder with the swarm's training data, where this machine has one; otherwise they
+            are fetched from members.
+        exit_when_done: End when the swarm has done its last step, instead of staying to serve the
+            model.
+        handed_over: Read all that was chosen from stdin, as another process has resolved it.
     """
     if handed_over:
-        return _serve_handed_over()
+        return serve_here(read_handover(sys.stdin.buffer), quiet=True)
     if headless and detach:
         raise UsageError("--headless and --detach do not go together")
     if data is not None and not data.is_dir():
@@ -87,17 +77,16 @@ def join(
             "pass one of volunteer data build, or leave it out: members send what is needed",
         )
     home, named = find_home(vars(flags)), swarm or os.environ.get(SWARM_VARIABLE)
-    settings = home.settings
-    check_threads(settings.threads)
+    check_threads(home.settings.threads)
     target = find_target(home, named)
-    if _runs_here(named, headless=headless, detach=detach):
-        return serve_here(home, settings, target, data, exit_when_done=exit_when_done)
     handover = Handover(
         swarm=str(target),
         resolved=home.resolved,
         data=str(data.absolute()) if data else None,
         exit_when_done=exit_when_done,
     )
+    if _runs_here(named, headless=headless, detach=detach):
+        return serve_here(handover)
     return _in_background(home, target, handover, detach=detach, yes=yes, as_json=json)
 
 
@@ -113,28 +102,14 @@ def _runs_here(named: str | None, *, headless: bool, detach: bool) -> bool:
     return not (detach or (sys.stdin.isatty() and sys.stdout.isatty()))
 
 
-def serve_here(
-    home: Home,
-    settings: Settings,
-    target: Target,
-    data: Path | None = None,
-    **how: bool,
-) -> int:
-    """Run the node in this process until it ends; ``how``: as for ``foreground.serve``."""
+def serve_here(told: Handover, *, quiet: bool = False) -> int:
+    """Run the node in this process until it ends; ``quiet``: its log is a file alone."""
+    home = home_of(told.resolved)
     refuse_second(home)
-    settings = promised_port(settings, home.signer().peer, target)
     with uncollected():
         from client.cli.serving.foreground import serve
 
-    return serve(home, settings, target, data, **how)
-
-
-def _serve_handed_over() -> int:
-    """Run the node that another process starts in the background."""
-    told = read_handover(sys.stdin.buffer)
-    home, data = home_of(told.resolved), Path(told.data) if told.data else None
-    target, done = parse_target(told.swarm), told.exit_when_done
-    return serve_here(home, home.settings, target, data, exit_when_done=done, quiet=True)
+    return serve(home, told, quiet=quiet)
 
 
 def _in_background(
@@ -238,16 +213,3 @@ def _running(home: Home, target: Target) -> Path | None:
         return None
     nodes = running_nodes(home.folders.runtime)
     return next((path for path, node in nodes if node.swarm == target.swarm), None)
-
-
-def promised_port(settings: Settings, own: PeerId, target: Target) -> Settings:
-    """Return the settings with the port at which the members that a target names list ``own``,
-    unless the user chose one.
-
-    The founder's file names the founder's own address; others will look for it there.
-    """
-    named = (target,) if isinstance(target, Address) else target.peers
-    ports = [address.port for address in named if address.peer == own]
-    if not ports or settings.listen_port:
-        return settings
-    return msgspec.structs.replace(settings, listen_port=ports[0])

@@ -15,7 +15,7 @@ from cyclopts import Parameter
 from client.cli.logging.log_file import NAME, Line, lines_of, log_files, read_lines
 from client.cli.reach.home import running_home
 from client.cli.terminal.output import json_line, versioned, with_level
-from client.cli.terminal.when import duration_s
+from client.cli.terminal.parameters import Duration
 from client.errors import ExitCode, UserError
 from client.events import at_least
 from protocol.effects import Level
@@ -26,31 +26,25 @@ LOOK_S = 0.3
 def logs(
     *,
     follow: Annotated[bool, Parameter(alias="-f")] = False,
-    since: str | None = None,
+    since: Duration = None,
     level: Level = "info",
     lines: Annotated[int, Parameter(alias="-n")] = 0,
     json: bool = False,
 ) -> None:
     """Print the log, oldest first; it is there whether the volunteer runs or not.
 
-    Parameters
-    ----------
-    follow
-        Go on with what comes, until you interrupt.
-    since
-        Only what was said in the last 10m, or another time of this form.
-    level
-        Least important lines to print.
-    lines
-        Only the last so many; 0: all.
-    json
-        Print one JSON document per line.
+    Args:
+        follow: Go on with what comes, until you interrupt.
+        since: Only what was said in the last 10m, or another time of this form.
+        level: Least important lines to print.
+        lines: Only the last so many; 0: all.
+        json: Print one JSON document per line.
     """
     folder = running_home().folders.logs
     if not log_files(folder) and not follow:
         words = f"no log in {folder}"
         raise UserError(words, "it is created by volunteer join", ExitCode.NOT_RUNNING)
-    earliest = 0.0 if since is None else time.time() - duration_s(since, "--since")
+    earliest = 0.0 if since is None else time.time() - since
 
     def wanted(line: Line) -> bool:
         return line.time >= earliest and at_least(line.level, level)

@@ -39,7 +39,7 @@ from client.cli.planning.machines import (
     MAX_MACHINES,
     Kind,
     MachineChoices,
-    machines_of,
+    machine_of,
     read_table,
     this_machine,
 )
@@ -64,13 +64,10 @@ def plan(
 ) -> Answer:
     """Say what machines would reach together, what limits them, and how best to cut the model.
 
-    Parameters
-    ----------
-    swarm
-        Plan for a founded swarm: a .swarm file, or the name of one joined before; without it for
-        a preset with the flags of volunteer create.
-    tokens
-        Train so many tokens (default: those of the run).
+    Args:
+        swarm: Plan for a founded swarm: a .swarm file, or the name of one joined before; without it
+            for a preset with the flags of volunteer create.
+        tokens: Train so many tokens (default: those of the run).
     """
     home = find_home()
     kinds = _kinds(machines)
@@ -79,7 +76,8 @@ def plan(
         raise UsageError(f"more than {MAX_MACHINES} machines", "plan for a part of them")
     planned = founded(home, swarm, run, model) if swarm else chosen(run, model, count)
     here = cache(partial(this_machine, home, planned.manifest.compute))
-    found = answer(planned, machines_of(kinds, here), tokens)
+    volunteers = [one for kind in kinds for one in [machine_of(kind, here)] * kind.count]
+    found = answer(planned, volunteers, tokens)
     return Answer(found, [*report(found), *(f"note: {note}" for note in found.notes)])
 
 

@@ -13,6 +13,7 @@ from end to end, and a relay that changes it, or takes a member's place, is refu
 """
 
 import os
+from dataclasses import replace
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -21,6 +22,7 @@ from msgspec import structs
 from client.cli.commands.join import SWARM_VARIABLE, serve_here
 from client.cli.reach.home import find_home
 from client.cli.reach.target import find_target
+from client.cli.serving.background import Handover
 from client.cli.settings.flags import RelayFlags
 
 SHARE = "90%"
@@ -34,14 +36,12 @@ def relay(
 ) -> int:
     """Relay for members of a swarm that nobody can dial, until you stop; computes nothing.
 
-    Parameters
-    ----------
-    swarm
-        An invite, a .swarm file, an address, a swarm joined before, or - for stdin.
+    Args:
+        swarm: An invite, a .swarm file, an address, a swarm joined before, or - for stdin.
     """
     home = find_home(vars(flags))
     target = find_target(home, swarm or os.environ.get(SWARM_VARIABLE))
-    settings = home.settings
-    if home.resolved.origins["relay"] == "default":
-        settings = structs.replace(settings, relay=SHARE)
-    return serve_here(home, settings, target, relay_only=True)
+    resolved = home.resolved
+    if resolved.origins["relay"] == "default":
+        resolved = replace(resolved, settings=structs.replace(home.settings, relay=SHARE))
+    return serve_here(Handover(swarm=str(target), resolved=resolved, relay_only=True))

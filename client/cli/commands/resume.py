@@ -3,7 +3,6 @@
 $ volunteer resume  # now
 """
 
-from client.cli.reach.home import running_home
 from client.cli.reach.running import connect
 from client.cli.terminal.answer import Answer, answered, of_node
 
@@ -11,7 +10,7 @@ from client.cli.terminal.answer import Answer, answered, of_node
 @answered
 def resume() -> Answer:
     """Take part again: the matching finds a stage for this machine."""
-    with connect(running_home().folders) as node:
+    with connect() as node:
         resumed, who = node.resume(), node.greeting
         held = node.status().paused  # such as battery or schedule
     if held is not None:

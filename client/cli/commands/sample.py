@@ -27,18 +27,12 @@ def sample(
 ) -> None:
     """Write text with the model a swarm has trained so far.
 
-    Parameters
-    ----------
-    prompt
-        Text to go on from.
-    length
-        Tokens to write; in most swarms a token is a byte.
-    temperature
-        0 takes the likeliest token each time; higher is more daring.
-    top_k
-        Draw from so many likeliest tokens only.
-    seed
-        Same seed, same text.
+    Args:
+        prompt: Text to go on from.
+        length: Tokens to write; in most swarms a token is a byte.
+        temperature: 0 takes the likeliest token each time; higher is more daring.
+        top_k: Draw from so many likeliest tokens only.
+        seed: Same seed, same text.
     """
     home = find_home()
     found = find_swarm(home, swarm)

@@ -28,18 +28,14 @@ def status(
 ) -> int:
     """Show what the volunteer on this machine is doing.
 
-    Parameters
-    ----------
-    section
-        Show one thing: peers (who is near, which stages they hold, how far each is trusted and
-        why), stages (who serves which, how fast), members (who invited whom), matches (why this
-        volunteer has its stages), or leaderboard (who contributed how much to steps closed here).
-    json
-        Print JSON, that of the whole status; with --watch one document per line.
-    watch
-        Print a line whenever the step or the state changes, until it ends or you interrupt.
-    socket
-        Print the path of its control socket instead.
+    Args:
+        section: Show one thing: peers (who is near, which stages they hold, how far each is trusted
+            and why), stages (who serves which, how fast), members (who invited whom), matches (why
+            this volunteer has its stages), or leaderboard (who contributed how much to steps closed
+            here).
+        json: Print JSON, that of the whole status; with --watch one document per line.
+        watch: Print a line whenever the step or the state changes, until it ends or you interrupt.
+        socket: Print the path of its control socket instead.
     """
     if watch and section:
         words = f"--watch is of the whole status, not of {section}"

@@ -7,7 +7,6 @@ and Apple's it only says whether they can be used.
 import os
 import platform
 import sys
-from collections.abc import Mapping
 
 from client.cli.diagnosis.checks import Check
 from client.cli.software import package_version
@@ -21,13 +20,8 @@ ONE_EACH = (
 )
 
 
-def check_gpu(settings: Settings, environ: Mapping[str, str] = os.environ) -> Check:
-    """The graphics cards that can compute.
-
-    Args:
-        settings: of this home.
-        environ: variables that renumber the cards.
-    """
+def check_gpu(settings: Settings) -> Check:
+    """The graphics cards that can compute."""
     if settings.device.startswith("cpu"):
         return Check("gpu", "ok", f"not used: device is {settings.device}")
     found = _cards()
@@ -35,7 +29,7 @@ def check_gpu(settings: Settings, environ: Mapping[str, str] = os.environ) -> Ch
         return _without_cards(settings.device)
     words = "; ".join(f"{number}: {card}" for number, card in enumerate(found))
     numbers = [int(d.partition(":")[2]) for d in settings.devices if ":" in d]
-    visible = environ.get(VISIBLE)
+    visible = os.environ.get(VISIBLE)
     if visible is not None:
         words += f"; {VISIBLE}={visible} renumbers them: cuda:0 is the first of these"
     elif missing := [number for number in numbers if number >= len(found)]:

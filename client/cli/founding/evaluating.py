@@ -35,16 +35,11 @@ def evaluation(every: int | None, corpus: Corpus, draft: Manifest) -> Evaluation
     if isinstance(windows, Windows):  # more of them would be the same again
         number = max(1, min(number, windows.held_out // sequences))
     targets = [corpus.held_out_batch(n, sequences, context)[:, 1:] for n in range(number)]
+    cost = FORWARD_SHARE * MAX_PATHS * number / microbatches
+    usual = min(draft.steps, max(ceil(cost / MOST_COST), draft.steps // MOST_POINTS))
     return Evaluation(
-        every=every or usual_interval(number, microbatches, draft.steps),
+        every=every or usual,
         microbatches=number,
         tokens=max(1, sum(int((rows < NOT_LEARNED).sum()) for rows in targets)),
         size_bytes=max(1, sum(corpus.bytes_of(rows) for rows in targets)),
     )
-
-
-def usual_interval(number: int, microbatches: int, steps: int) -> int:
-    """Return the steps between evaluations of ``number`` microbatches in a run of so many steps of
-    so many microbatches."""
-    cost = FORWARD_SHARE * MAX_PATHS * number / microbatches
-    return min(steps, max(ceil(cost / MOST_COST), steps // MOST_POINTS))

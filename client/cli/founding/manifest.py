@@ -118,8 +118,17 @@ def found_swarm(
         UserError: the choices contradict each other (usage), or the data or the folder cannot be
             used (configuration).
     """
-    _check_boundaries(run)
-    corpus = read_corpus(run.data)
+    if run.boundary_width is not None and (run.source is not None or run.stages == 1):
+        raise usage(
+            "--boundary-width is for new models in several stages: one stage has no boundary, and "
+            "what an imported model's tokens are at one would have to be measured first",
+            "leave it out",
+        )
+    with data_errors(READABLE):
+        folder = open_folder(Path(run.data).expanduser())
+        for _ in proven_leaves(folder):
+            pass
+        corpus = Corpus.from_folder(folder)
     if corpus.spec.answers is not None:  # conversations were cut for a context
         model = replace(model, context=model.context or corpus.spec.answers.context)
     founder_of = _Founder(founder, optimizer, corpus, machine if run.measure else None)
@@ -178,7 +187,13 @@ class _Founder:
         """Return a manifest that every peer would accept."""
         check_stages(spec, run.stages)
         preset = PRESETS[run.preset]
-        _check_aggregation(run.rule, run.microbatches_per_step)
+        if run.microbatches_per_step < (needed := RULES[run.rule].robust_from):
+            raise usage(
+                f"{run.rule} compares {needed} volunteers of a stage or more, and "
+                f"{run.microbatches_per_step} microbatches a step cannot be shared by so many",
+                f"take --microbatches {needed} or more, many times as many if you can, or "
+                "--aggregation sum",
+            )
         with data_errors("choose another --data, or a shorter --context"):
             self.corpus.check(spec.context)
         steps, every = run.steps or preset.steps, run.checkpoint_every or CHECKPOINT_EVERY
@@ -264,16 +279,6 @@ def _resized(draft: Manifest, sequences: int) -> Manifest:
     return recut(draft, draft.layers_per_stage, None if narrow is None else narrow.width)
 
 
-def _check_boundaries(run: RunChoices) -> None:
-    """Refuse narrow boundaries where there can be none; raises ``UserError``."""
-    if run.boundary_width is not None and (run.source is not None or run.stages == 1):
-        raise usage(
-            "--boundary-width is for new models in several stages: one stage has no boundary, and "
-            "what an imported model's tokens are at one would have to be measured first",
-            "leave it out",
-        )
-
-
 def narrowed(spec: ModelSpec, layers_per_stage: Sequence[int], width: int | None) -> ModelSpec:
     """Return a model with boundaries of ``width`` numbers between its stages; None, or where it has
     one stage: with boundaries as wide as the model.
@@ -286,22 +291,6 @@ def narrowed(spec: ModelSpec, layers_per_stage: Sequence[int], width: int | None
         if width is not None and len(layers_per_stage) > 1:
             narrow = Narrow(width, narrow_layers(layers_per_stage))
         return msgspec.structs.replace(spec, narrow=narrow)
-
-
-def _check_aggregation(name: str, microbatches: int) -> None:
-    """Refuse a rule that could never do what it is for.
-
-    Raises:
-        UserError: a step has too few microbatches.
-    """
-    needed = RULES[name].robust_from
-    if microbatches < needed:
-        raise usage(
-            f"{name} compares {needed} volunteers of a stage or more, and {microbatches} "
-            "microbatches a step cannot be shared by so many",
-            f"take --microbatches {needed} or more, many times as many if you can, or "
-            "--aggregation sum",
-        )
 
 
 def checked(manifest: Manifest) -> Manifest:
@@ -408,19 +397,6 @@ def choose_optimizer(
     given = {name: value for name, value in vars(choices).items() if value is not None}
     with refusals():
         return msgspec.structs.replace(base, **follows | given)
-
-
-def read_corpus(source: str) -> Corpus:
-    """Open the training data, a folder of tokens.
-
-    Raises:
-        UserError: it is missing or unreadable.
-    """
-    with data_errors(READABLE):
-        folder = open_folder(Path(source).expanduser())
-        for _ in proven_leaves(folder):
-            pass
-        return Corpus.from_folder(folder)
 
 
 def stage_cost(draft: Manifest, part: StageSlice) -> StageCost:

@@ -21,7 +21,6 @@ from client.views.words import size as human_bytes
 from model_zoo.specs.tokens import BYTES
 
 if TYPE_CHECKING:
-    from model_zoo.datasets.assembly import Progress
     from model_zoo.datasets.folder import Index
     from model_zoo.tokenizers.bpe import Bpe
 
@@ -40,11 +39,8 @@ PLAIN_EVERY_S = 10.0
 def tokenized(run: RunChoices, folder: Path) -> Iterator[RunChoices]:
     """Yield the choices with a folder of tokens as data, made of the text unless they name one.
 
-    It is removed afterwards. If it is interrupted, the same command goes on from it.
-
-    Args:
-        run: the founder's choices.
-        folder: where the folder is made.
+    It is made in ``folder``, and removed afterwards. If it is interrupted, the same command goes on
+    from it.
 
     Raises:
         UserError: the text or the tokenizer cannot be used.
@@ -160,18 +156,18 @@ class BuildLine:
         if self._terminal and self._begin is not None:
             print(file=sys.stderr, flush=True)
 
-    def show(self, now: Progress) -> None:
+    def show(self, done_bytes: int, total_bytes: int) -> None:
         """Show how far the build is."""
         if self._begin is None:
-            self._begin = monotonic(), now.done_bytes
+            self._begin = monotonic(), done_bytes
         if not self._terminal and monotonic() - self._said < PLAIN_EVERY_S:
             return
         self._said = monotonic()
         since, before = self._begin
-        rate = (now.done_bytes - before) / max(monotonic() - since, 1e-3)
-        text = f"{self._doing} {now.done_bytes / max(now.total_bytes, 1):.0%}"
+        rate = (done_bytes - before) / max(monotonic() - since, 1e-3)
+        text = f"{self._doing} {done_bytes / max(total_bytes, 1):.0%}"
         if rate:
-            left = (now.total_bytes - now.done_bytes) / rate
+            left = (total_bytes - done_bytes) / rate
             text += f", {human_bytes(rate)}/s, {left:.0f} s left"
         if not self._terminal:
             say(text)

@@ -12,12 +12,12 @@ from client.cli.founding.outlook import LONG_S, warn_of_few
 from client.cli.planning.run import EXACT, LOCAL, NARROW, Method, PlannedRun
 from client.cli.terminal.mixture_text import MANY_TIMES, warn_of_repeats
 from client.cli.terminal.swarm_text import memory_words
-from client.cli.terminal.table import aligned
 from client.errors import UserError
 from client.plan.cuts import ONE_LAYER, Alternative, alternative, best_of
 from client.plan.model import COSTS_NOTHING, Limit, Machine, fits
 from client.plan.rounds import ENOUGH_ROUNDS, NARROW_PERCENT, are_worth_it, gap_percent, paced
 from client.quantities import plural
+from client.views.text import aligned
 from client.views.words import count
 from client.views.words import duration as human_duration
 from client.views.words import size as human_bytes
@@ -101,12 +101,8 @@ class Plan(Struct, frozen=True):
 
 
 def answer(run: PlannedRun, machines: Sequence[Machine], tokens: int | None) -> Plan:
-    """Predict every way in every cut and return the best.
-
-    Args:
-        run: the run to plan.
-        machines: the volunteers.
-        tokens: tokens to train; None: those of the run.
+    """Predict every way in every cut, of so many tokens (None: those of the run), and return the
+    best.
 
     Raises:
         UserError: the machines cannot train the model.

@@ -119,16 +119,12 @@ def this_machine(home: Home, compute: Compute) -> Machine:
     return Machine(speed, memory, up, down, host_bytes=host)
 
 
-def machines_of(kinds: tuple[Kind, ...], here: Callable[[], Machine]) -> list[Machine]:
-    """Return the machines one by one; ``here`` returns this one, for values that are left out.
+def machine_of(kind: Kind, here: Callable[[], Machine]) -> Machine:
+    """Return one of these machines; ``here`` returns this one, for values that are left out.
 
     Raises:
         UserError: an amount that cannot be parsed.
     """
-    return [machine for kind in kinds for machine in [_machine(kind, here)] * kind.count]
-
-
-def _machine(kind: Kind, here: Callable[[], Machine]) -> Machine:
     speed = 1e9 * kind.gflops if kind.gflops is not None else None
     memory = _amount("memory", kind.memory, parse_size)
     host = _amount("host memory", kind.host_memory, parse_size)

@@ -71,14 +71,24 @@ def chosen(run: PlanChoices, model: ModelChoices, machines: int) -> PlannedRun:
     """Return the run that flags describe, cut in several ways for so many machines.
 
     Raises:
-        UserError: they contradict each other, or no cut is possible.
+        UserError: they contradict each other, or the model is too large for any cut, for the chosen
+            one, or for so few machines.
     """
+    from client.cli.founding.fitting import check_stages, fewest_stages
     from client.cli.founding.manifest import choose_model, drafted
 
     preset = PRESETS[run.preset]
     vocab = run.vocab or preset.model.vocab
     spec = choose_model(preset, model, vocab, run.stages)
-    counts = possible_counts(spec, run.stages, machines)
+    if run.stages is not None:
+        check_stages(spec, run.stages)
+    fewest = fewest_stages(spec)
+    if fewest > machines:
+        words = f"{spec.parameter_count:,} parameters need {fewest} stages or more"
+        advice = f"plan for --machines {fewest} or more"
+        raise UserError(f"{words}, each of them a machine", advice)
+    more = (n for n in stage_counts(spec.layers, machines) if n > fewest)
+    counts = [fewest, *more] if run.stages is None else [run.stages]
     if model.lora is not None:
         run = replace(run, optimizer=run.optimizer or DEFAULT)
     bytes_at_least = choose_model(preset, model, max(vocab, BYTE_VOCAB), counts[0])
@@ -124,30 +134,6 @@ def _method(
         found = founded_run(draft, hosts=True)
         runs.append(replace(found, inner_microbatches=run.inner_microbatches or 0))
     return Method(name, draft, tuple(runs))
-
-
-def possible_counts(spec: ModelSpec, only: int | None, machines: int) -> list[int]:
-    """Return the numbers of stages to compare.
-
-    Args:
-        spec: shape of the model.
-        only: the number that was chosen.
-        machines: the number of those that are to train it.
-
-    Raises:
-        UserError: the model is too large for any cut, for the chosen one, or for so few machines.
-    """
-    from client.cli.founding.fitting import check_stages, fewest_stages
-
-    if only is not None:
-        check_stages(spec, only)
-    fewest = fewest_stages(spec)
-    if fewest > machines:
-        problem = f"{spec.parameter_count:,} parameters need {fewest} stages or more"
-        advice = f"plan for --machines {fewest} or more"
-        raise UserError(f"{problem}, each of them a machine", advice)
-    counts = {fewest, *(n for n in stage_counts(spec.layers, machines) if n > fewest)}
-    return sorted(counts) if only is None else [only]
 
 
 def founded(home: Home, text: str, run: PlanChoices, model: ModelChoices) -> PlannedRun:

@@ -7,6 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from msgspec import structs
+
 from client.cli.terminal.output import say
 from client.config import EVERYWHERE, Resolved, Settings, resolve
 from client.errors import ConfigError, ExitCode, UserError
@@ -15,6 +17,7 @@ from client.store.paths import SYSTEM_CONFIG_FILE, Entry, Folders, find_folders,
 from protocol.address import Address, parse_address
 from protocol.hosts import is_global, kind_of
 from protocol.ids import PeerId
+from protocol.invite import Target
 from protocol.wire.envelope import Signer
 
 _NOWHERE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
@@ -106,6 +109,19 @@ def founder_addresses(settings: Settings, peer: PeerId) -> tuple[Address, ...]:
     port = settings.listen_port or free_port(settings.listen_host)
     hosts = own_hosts(settings.listen_host)
     return tuple(Address(kind_of(host), host, port, peer) for host in hosts)
+
+
+def promised_port(settings: Settings, own: PeerId, target: Target) -> Settings:
+    """Return the settings with the port at which the members that a target names list ``own``,
+    unless the user chose one.
+
+    The founder's file names the founder's own address; others will look for it there.
+    """
+    named = (target,) if isinstance(target, Address) else target.peers
+    ports = [address.port for address in named if address.peer == own]
+    if not ports or settings.listen_port:
+        return settings
+    return structs.replace(settings, listen_port=ports[0])
 
 
 def own_hosts(listen_host: str) -> list[str]:

@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from client.cli.reach.home import running_home
 from client.cli.reach.services import service_sockets
 from client.control.client import ControlClient, NotRunning, running_nodes
 from client.control.snapshot import Snapshot
 from client.control.sockets import live_sockets
 from client.errors import ExitCode, UsageError, UserError
-from client.store.last_run import Ending, RunRecord
+from client.store.last_run import LastRun, RunRecord
 from client.store.paths import HOME_VARIABLE, Folders
 
 OTHERS: Final = "for one of another home: VOLUNTEER_HOME=HOME volunteer ..."
@@ -25,14 +26,15 @@ LOOK_S: Final = 0.05
 
 
 @contextmanager
-def connect(folders: Folders) -> Iterator[ControlClient]:
-    """Connect to the node; ``folders`` have the control socket of this home, and the end of its
-    newest run.
+def connect(folders: Folders | None = None) -> Iterator[ControlClient]:
+    """Connect to the node; ``folders`` have the control socket of a home, and the end of its
+    newest run; None: those of this home.
 
     Raises:
         UserError: none runs, or not any longer (exit 3), several do (exit 2), or it does not answer
             (exit 75 or 1).
     """
+    folders = folders or running_home().folders
     try:
         with ControlClient(find_socket(folders)) as node:
             yield node
@@ -79,7 +81,7 @@ def not_running(folders: Folders) -> UserError:
     return UserError(words, "\n  ".join(filter(None, (start, OTHERS))), ExitCode.NOT_RUNNING)
 
 
-def wait_for_ending(folders: Folders, pid: int) -> Ending | None:
+def wait_for_ending(folders: Folders, pid: int) -> LastRun | None:
     """Return how process ``pid``, whose control socket has closed, ended.
 
     Waits for the process to end, at most ``ENDING_S``; None: its end is unknown.
@@ -93,10 +95,10 @@ def wait_for_ending(folders: Folders, pid: int) -> Ending | None:
     return ending
 
 
-def ending_words(ending: Ending) -> str:
+def ending_words(ending: LastRun) -> str:
     """Return when and how a run ended, as one line."""
     of = f", of {ending.swarm_name}," if ending.swarm_name else ""
-    return f"the last one{of} ended {ending.when}: {ending.words}"
+    return f"the last one{of} ended {ending.when}: {ending.reason}"
 
 
 def _mute(path: Path) -> UserError:

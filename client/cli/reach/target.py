@@ -53,14 +53,24 @@ def read_target(text: str) -> Target:
 def find_target(home: Home, text: str | None) -> Target:
     """Return a swarm by a value of ``--swarm``, or by name or beginning of the id if remembered.
 
-    None means the only one remembered.
+    None means the one that runs, or else the only one remembered.
 
     Raises:
         UserError: no swarm matches, or several do.
     """
-    known = named_swarm(home, text)
-    if known is not None:
-        return known
+    known = SwarmStore(home.folders.swarms).all()
+    if text is not None:
+        known = [s for s in known if s.swarm.startswith(text) or s.manifest.name == text]
+    if len(known) > 1 and text is None:
+        running = {node.swarm for _, node in running_nodes(home.folders.runtime)}
+        known = [one for one in known if one.swarm in running] if len(running) == 1 else known
+    if len(known) > 1:
+        names = ", ".join(sorted(f"{one.manifest.name} ({one.swarm[:12]})" for one in known))
+        problem = f"several swarms are known on this machine: {names}"
+        choose = "choose one with --swarm; volunteer forget SWARM removes one"
+        raise UsageError(problem, choose if text is None else "name one by the beginning of its id")
+    if known:
+        return known[0]
     if text is None:
         raise UsageError(
             "no swarm is known on this machine",
@@ -86,28 +96,6 @@ def with_manifest(target: Target) -> SwarmFile:
         return target
     problem = "an invite does not contain the swarm's model, and it is not known on this machine"
     raise UsageError(problem, "join it once, or pass its .swarm file")
-
-
-def named_swarm(home: Home, text: str | None) -> SwarmFile | None:
-    """Return the remembered swarm of a name or beginning of an id; None if there is none.
-
-    ``text`` None means the one that runs, or else the only one remembered.
-
-    Raises:
-        UserError: several match.
-    """
-    known = SwarmStore(home.folders.swarms).all()
-    if text is not None:
-        known = [s for s in known if s.swarm.startswith(text) or s.manifest.name == text]
-    if len(known) > 1 and text is None:
-        running = {node.swarm for _, node in running_nodes(home.folders.runtime)}
-        known = [one for one in known if one.swarm in running] if len(running) == 1 else known
-    if len(known) < 2:
-        return known[0] if known else None
-    names = ", ".join(sorted(f"{one.manifest.name} ({one.swarm[:12]})" for one in known))
-    problem = f"several swarms are known on this machine: {names}"
-    choose = "choose one with --swarm; volunteer forget SWARM removes one"
-    raise UsageError(problem, choose if text is None else "name one by the beginning of its id")
 
 
 def _contents(text: str) -> str:

@@ -60,7 +60,7 @@ class Errors:
 
 
 class Handover(Struct, frozen=True, kw_only=True):
-    """The handover from the starting process to a node, as one JSON document on stdin."""
+    """What a node is started with; to one in the background as one JSON document on stdin."""
 
     swarm: str
     """The invite, a member's address or the text of the ``.swarm`` file."""
@@ -68,6 +68,8 @@ class Handover(Struct, frozen=True, kw_only=True):
     data: str | None = None
     """Absolute path of the training data, where this machine has them."""
     exit_when_done: bool = False
+    relay_only: bool = False
+    """Relay for others, hold no stage."""
 
 
 def read_handover(stdin: BinaryIO) -> Handover:

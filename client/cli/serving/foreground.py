@@ -12,11 +12,11 @@ import trio
 
 from client.cli.logging.log_file import LogFile
 from client.cli.logging.log_writer import as_json, log_writer
-from client.cli.reach.home import Home
+from client.cli.reach.home import Home, promised_port
+from client.cli.serving.background import Handover
 from client.cli.serving.renewal import Renewal
 from client.cli.serving.supervision import Supervised
 from client.clock import NodeClock
-from client.config import Settings
 from client.control.snapshot import Snapshot
 from client.errors import ExitCode, UserError, first_of, solvable
 from client.events import Event, LogLine
@@ -25,36 +25,24 @@ from client.store.last_run import RunRecord
 from client.store.lock import identity_lock
 from client.store.paths import SYSTEM_CONFIG_FILE, find_folders, make_private
 from client.views.status import one_line as progress_line
-from protocol.invite import Target
+from protocol.invite import parse_target
 
 REPORT_S = 60.0
 
 
-def serve(
-    home: Home,
-    settings: Settings,
-    target: Target,
-    data: Path | None,
-    *,
-    exit_when_done: bool = False,
-    quiet: bool = False,
-    relay_only: bool = False,
-) -> int:
+def serve(home: Home, told: Handover, *, quiet: bool) -> int:
     """Run the node until it is done or the user stops it; return the exit code.
 
     Args:
         home: folders and identity.
-        settings: the merged settings.
-        target: the swarm.
-        data: folder of the training data; None: not on this machine.
-        exit_when_done: end after the last step instead of serving the model.
+        told: what it is started with.
         quiet: write the log only to its file.
-        relay_only: relay for others, hold no stage.
 
     Raises:
         UserError: no member was reached, or another problem that the user can solve.
     """
-    log = LogFile(home.folders.logs)
+    target, log = parse_target(told.swarm), LogFile(home.folders.logs)
+    settings = promised_port(home.settings, home.signer().peer, target)
     write = log_writer(settings, log, quiet=quiet)
     record = RunRecord(home.folders.data)
 
@@ -64,10 +52,10 @@ def serve(
     options = NodeOptions(
         settings=settings,
         target=target,
-        data_path=data,
-        exit_when_done=exit_when_done,
-        relay_only=relay_only,
-        renewed=Renewal(home.resolved, find_folders().config_file, SYSTEM_CONFIG_FILE, warn),
+        data_path=Path(told.data) if told.data else None,
+        exit_when_done=told.exit_when_done,
+        relay_only=told.relay_only,
+        renewed=Renewal(told.resolved, find_folders().config_file, SYSTEM_CONFIG_FILE, warn),
     )
     with identity_lock(make_private(home.folders.data)):  # until its end is noted
         try:
@@ -132,12 +120,10 @@ async def _tell(supervised: Supervised, write: Callable[[Event], None], device: 
     await report_progress(supervised.snapshot, write)
 
 
-async def report_progress(
-    snapshot: Callable[[], Snapshot], write: Callable[[Event], None], every_s: float = REPORT_S
-) -> None:
+async def report_progress(snapshot: Callable[[], Snapshot], write: Callable[[Event], None]) -> None:
     """Write one line into the log every minute, until cancelled."""
     while True:
-        await trio.sleep(every_s)
+        await trio.sleep(REPORT_S)
         write(LogLine(words=progress_line(snapshot())))
 
 

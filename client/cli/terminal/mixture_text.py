@@ -28,12 +28,8 @@ def times(data: DataSpec) -> list[float]:
 
 
 def describe_mixture(manifest: Manifest, steps: float) -> str:
-    """Return a line about the parts and how many epochs of each are read; empty: no mixture.
-
-    Args:
-        manifest: of the swarm.
-        steps: of the run.
-    """
+    """Return a line about the parts and how many epochs of each a run of so many steps reads;
+    empty: no mixture."""
     epochs = _epochs(manifest, steps)
     said = [
         f"{part.name} {share:.2%}, {count:.3g} epochs"

@@ -43,11 +43,7 @@ def json_line(data: object) -> str:
 
 
 def check_output(path: Path, *, force: bool) -> None:
-    """Refuse the file of ``--out`` before the work for it is done.
-
-    Args:
-        path: the file.
-        force: it may be replaced.
+    """Refuse the file of ``--out`` before the work for it is done; ``force``: it may be replaced.
 
     Raises:
         UserError: it is there already, or cannot be written.

@@ -1,10 +1,20 @@
 """Parameters that many commands have."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 
+from client.quantities import parse_duration
+
+
+def _seconds(_: object, given: Sequence[Token]) -> float:
+    return parse_duration(given[0].value)
+
+
+Duration = Annotated[float | None, Parameter(converter=_seconds)]
+"""Seconds, written as 2h or 1h30m."""
 AsJson = Annotated[bool, Parameter(help="Print JSON.")]
 KnownSwarm = Annotated[
     str | None,

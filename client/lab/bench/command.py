@@ -62,12 +62,9 @@ class Figures(Struct, frozen=True):
 def bench(*, device: str = "auto", threads: int = 1) -> None:
     """Measure this machine: compute, memory, codec, loopback. Prints JSON.
 
-    Parameters
-    ----------
-    device
-        Where to compute: auto, cpu, cuda, cuda:N or mps.
-    threads
-        CPU threads to compute with.
+    Args:
+        device: Where to compute: auto, cpu, cuda, cuda:N or mps.
+        threads: CPU threads to compute with.
     """
     from client.lab.bench.loopback import measure_loopback
     from client.limits.cores import check_threads

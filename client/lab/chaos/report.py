@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from client.cli.terminal.table import aligned
 from client.lab.chaos.catalogue import MEANINGS
 from client.lab.chaos.ledger import read_ledger
 from client.lab.chaos.measure import (
@@ -17,6 +16,7 @@ from client.lab.chaos.measure import (
     trained,
 )
 from client.lab.chaos.run import Seen
+from client.views.text import aligned
 
 TOLERANCE = 1e-3
 """Relative difference of the losses at a step that the order of sums explains (I3)."""

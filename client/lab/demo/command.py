@@ -34,22 +34,14 @@ def demo(
 ) -> int:
     """Train with four volunteers on this machine, kill one, show that nothing is lost.
 
-    Parameters
-    ----------
-    steps
-        Optimizer updates to do.
-    volunteers
-        Processes to start.
-    stages
-        Stages to cut the model into; with too few volunteers per stage nobody is killed.
-    kill
-        Kill one volunteer on the way.
-    out
-        Folder for the results; an earlier demo's are replaced.
-    timeout_s
-        Give up training after so many seconds.
-    json
-        Print the report as JSON.
+    Args:
+        steps: Optimizer updates to do.
+        volunteers: Processes to start.
+        stages: Stages to cut the model into; with too few volunteers per stage nobody is killed.
+        kill: Kill one volunteer on the way.
+        out: Folder for the results; an earlier demo's are replaced.
+        timeout_s: Give up training after so many seconds.
+        json: Print the report as JSON.
     """
     if volunteers < stages:
         problem = f"{stages} stages need at least {stages} volunteers, not {volunteers}"

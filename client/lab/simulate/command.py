@@ -50,20 +50,13 @@ def simulate(
 ) -> None:
     """Simulate the matching of a swarm and compare policies.
 
-    Parameters
-    ----------
-    volunteers
-        Volunteers, on average.
-    stages
-        Stages of the pipeline.
-    churn
-        Volunteers that leave and come per hour, in percent of all.
-    hours
-        Simulated time.
-    seed
-        Of everything random; the same seed is the same world.
-    policy
-        Who decides; may be repeated. A wrong name shows the right ones.
+    Args:
+        volunteers: Volunteers, on average.
+        stages: Stages of the pipeline.
+        churn: Volunteers that leave and come per hour, in percent of all.
+        hours: Simulated time.
+        seed: Of everything random; the same seed is the same world.
+        policy: Who decides; may be repeated. A wrong name shows the right ones.
     """
     from client.lab.simulate.market.catalogue import compare
     from client.lab.simulate.market.nature import draw

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Self
 
-from client.cli.terminal.table import aligned
 from client.views.plot import bar
+from client.views.text import aligned
 from client.views.words import size as human_bytes
 
 if TYPE_CHECKING:

@@ -8,14 +8,14 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from typing import Final, Literal
 
 from client.control.curve import LossCurve
-from client.control.updates import StepPoint
+from client.control.snapshot import EventView
+from client.control.updates import EVENTS_AT_ONCE, StepPoint
 from client.events import (
-    Entry,
     Event,
-    EventLog,
     LineGivenUp,
     LogLine,
     PeerChanged,
@@ -67,6 +67,27 @@ SHOWN_S: Final = 600.0
 """Seconds without consequences after which an error counts as over."""
 
 
+class EventLog:
+    """The newest ``capacity`` events of a node, as front ends read them."""
+
+    def __init__(self, capacity: int = 1024) -> None:
+        self._ring: deque[EventView] = deque(maxlen=capacity)
+        self._seq = 0
+
+    def append(self, event: Event, wall: float) -> EventView:
+        """Add an event that happened at ``wall`` (unix seconds)."""
+        self._seq += 1
+        view = EventView.of(self._seq, wall, event)
+        self._ring.append(view)
+        return view
+
+    def since(self, seq: int) -> tuple[list[EventView], int]:
+        """Return up to ``EVENTS_AT_ONCE`` events after ``seq``, oldest first, and how many between
+        were missed."""
+        events = list(islice((each for each in self._ring if each.seq > seq), EVENTS_AT_ONCE))
+        return events, events[0].seq - seq - 1 if events else 0
+
+
 class EventSink:
     """Turns what happens into events."""
 
@@ -86,9 +107,9 @@ class EventSink:
         """Losses by step; losses on held-out text by version."""
         self.held_out: VersionEvaluated | None = None
         """The newest version of which this session has heard a number."""
-        self.given_up: Entry | None = None
+        self.given_up: EventView | None = None
         """Our line of the run that was given up last, in this session."""
-        self._error: Entry | None = None
+        self._error: EventView | None = None
 
     @property
     def loss(self) -> float | None:
@@ -100,11 +121,11 @@ class EventSink:
 
     def publish(self, event: Event) -> None:
         """Put an event into the log and show it."""
-        entry = self.log.append(event, time.time())
-        if _is_error(entry):
-            self._error = entry
+        view = self.log.append(event, time.time())
+        if _is_error(view):
+            self._error = view
         if isinstance(event, LineGivenUp):
-            self.given_up = entry
+            self.given_up = view
         self._on_event(event)
 
     @property
@@ -112,11 +133,11 @@ class EventSink:
         """The newest error of this node that is not over, and its time in Unix seconds."""
         if self._error is None or time.time() > self._error.time + SHOWN_S:
             return None
-        return self._error.event.words, self._error.time
+        return self._error.words, self._error.time
 
     def explain(self, effect: Explain) -> None:
         """Report an explanation of a machine."""
-        if self._error is not None and self._error.event.words == effect.over:
+        if self._error is not None and self._error.words == effect.over:
             self._error = None
         self.publish(
             LogLine(
@@ -244,9 +265,9 @@ def bits_per_byte(loss: float, terms: Evaluation) -> float:
     return loss * terms.tokens / (math.log(2) * terms.size_bytes)
 
 
-def _is_error(entry: Entry) -> bool:
+def _is_error(event: EventView) -> bool:
     """Whether an event reports a problem of this node: its disk, its text or its worker. Others
     joining, leaving or being late is no error of this node."""
-    if entry.event.level == "error":
+    if event.level == "error":
         return True
-    return entry.event.level == "warning" and entry.topic == "transfer"
+    return event.level == "warning" and event.topic == "transfer"

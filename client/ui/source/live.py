@@ -13,7 +13,7 @@ import msgspec
 
 from client.control.client import ControlClient, ControlError, NoAnswer, NotRunning
 from client.control.updates import Update
-from client.store.last_run import Ending
+from client.store.last_run import LastRun
 from client.ui.source.news import Answer, Link, LinkState, News
 
 MOST_NEWS = 32
@@ -45,7 +45,7 @@ class LiveSource:
         how_it_ended: returns the end of a process's node; None: it runs, or its end is unknown.
     """
 
-    def __init__(self, path: Path, how_it_ended: Callable[[int], Ending | None]) -> None:
+    def __init__(self, path: Path, how_it_ended: Callable[[int], LastRun | None]) -> None:
         self._path, self._how_it_ended = path, how_it_ended
         self.news: Queue[News] = Queue(MOST_NEWS)
         self._ended = threading.Event()
@@ -104,7 +104,7 @@ class LiveSource:
     def _lost(self, why: str, tries: int, error: ControlError) -> None:
         nobody = isinstance(error, NotRunning)
         if nobody and self._pid is not None and (ending := self._how_it_ended(self._pid)):
-            self._say(Link("ended", ending.when, ending.words, ending.next_step))
+            self._say(Link("ended", ending.when, ending.reason, ending.next_step))
             return
         if self._leaving and nobody:
             self._say(Link("ended", LEFT, LEFT, AGAIN))

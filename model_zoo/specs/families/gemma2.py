@@ -56,14 +56,12 @@ class Gemma2(LlamaLike):
     """By so many layers it tells the 27B model, whose scores have another scale."""
 
     def problem(self, shape: Shape) -> str | None:
-        """See `Family`."""
         scales = shape.scales
         if (scales.embedding, scales.residual, scales.logits) != (1.0, 1.0, 1.0):
             return f"{self.name} has scales of scores and caps only"
         return super().problem(shape)
 
     def embedding_scale(self, shape: Shape) -> float:
-        """See `LlamaLike`."""
         return math.sqrt(shape.width)
 
     def saved_per_token(self, shape: Shape, precision: Precision = DEFAULT) -> int:
@@ -73,7 +71,6 @@ class Gemma2(LlamaLike):
         return super().saved_per_token(shape, precision) + 7 * shape.width + scores
 
     def read_switches(self, config: Config) -> dict[str, Any]:
-        """See `LlamaLike`."""
         layers = count(config, "num_hidden_layers")
         full_every: int | None = self.read_every(config)
         if (kinds := config.get("layer_types")) is not None:
@@ -100,7 +97,6 @@ class Gemma2(LlamaLike):
         return self.usual_every
 
     def write_switches(self, shape: Shape) -> dict[str, Any]:
-        """See `LlamaLike`."""
         scales, scalar = shape.scales, shape.score_scale**-2
         near = round(scalar)  # of which it is the inverse root
         kinds = [_KINDS[shape.window_of(layer) is None] for layer in range(shape.layers)]
@@ -112,7 +108,6 @@ class Gemma2(LlamaLike):
         }
 
     def gguf_problem(self, shape: Shape) -> str | None:
-        """See `Family`."""
         scales = shape.scales
         if self.always_capped and None in (scales.attention_cap, scales.logits_cap):
             return "bounds scores and logits, and this model does not"
@@ -127,7 +122,6 @@ class Gemma2(LlamaLike):
         return super().gguf_problem(shape)
 
     def gguf_keys(self, shape: Shape) -> Keys:
-        """See `Family`."""
         found = super().gguf_keys(shape)
         found["attention.sliding_window"] = shape.window or shape.longest
         scales = shape.scales

@@ -54,26 +54,21 @@ class Gemma3(Gemma2):
         return super().read({**config, "rope_local_base_freq": theta}, context)
 
     def read_every(self, config: Config) -> int:
-        """See `Gemma2`."""
         return count(config, "sliding_window_pattern", self.usual_every)
 
     def read_switches(self, config: Config) -> dict[str, Any]:
-        """See `LlamaLike`."""
         return super().read_switches(config) | {"local_theta": config["rope_local_base_freq"]}
 
     def write_switches(self, shape: Shape) -> dict[str, Any]:
-        """See `LlamaLike`."""
         theta = _LOCAL_THETA if shape.local_theta is None else shape.local_theta
         return super().write_switches(shape) | {"rope_local_base_freq": theta}
 
     def problem(self, shape: Shape) -> str | None:
-        """See `Family`."""
         if (shape.scales.attention_cap or shape.scales.logits_cap) is not None:
             return "gemma3 has no caps"
         return super().problem(shape)
 
     def gguf_problem(self, shape: Shape) -> str | None:
-        """See `Family`."""
         if shape.local_theta != _LOCAL_THETA:
             return f"has angles of {_LOCAL_THETA:,.0f} in windows, and this model other ones"
         return super().gguf_problem(shape)

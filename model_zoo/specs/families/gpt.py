@@ -33,17 +33,14 @@ class Gpt(Family):
     transposed = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
 
     def problem(self, shape: Shape) -> str | None:
-        """See `Family`."""
         if shape.kv_heads != shape.heads:
             return f"gpt needs kv_heads == heads, got {shape.kv_heads} and {shape.heads}"
         return None
 
     def embedding(self, shape: Shape) -> Tensors:
-        """See `Family`."""
         return super().embedding(shape) | {"wpe.weight": (shape.context, shape.width)}
 
     def block(self, shape: Shape) -> Tensors:
-        """See `Family`."""
         width, inner, bias = shape.width, shape.ffn_width, shape.bias
         return {
             **norm("ln_1", width, bias=bias),
@@ -55,24 +52,19 @@ class Gpt(Family):
         }
 
     def final_norm(self, shape: Shape) -> Tensors:
-        """See `Family`."""
         return norm("ln_f", shape.width, bias=shape.bias)
 
     def fused(self, shape: Shape) -> dict[str, tuple[int, ...]]:
-        """See `Family`."""
         return {"attn.c_attn.weight": (shape.width,) * 3}
 
     def saved_per_token(self, shape: Shape, precision: Precision = DEFAULT) -> int:
-        """See `Family`."""
         spelt_out = 4 if shape.gelu == "new" and precision == "fp32" else 0
         return 9 * shape.width + (2 + spelt_out) * shape.ffn_width
 
     def usual_ffn_width(self, width: int) -> int:
-        """See `Family`."""
         return 4 * width
 
     def read(self, config: Config, context: int | None) -> Shape:
-        """See `Family`."""
         refused = ("scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn")
         only(config, {"scale_attn_weights": True, **dict.fromkeys(refused, False)})
         only(config, {"add_cross_attention": False})
@@ -98,7 +90,6 @@ class Gpt(Family):
         )
 
     def write(self, shape: Shape) -> dict[str, Any]:
-        """See `Family`."""
         return {
             "n_positions": shape.context,
             "n_embd": shape.width,
@@ -111,7 +102,6 @@ class Gpt(Family):
         }
 
     def gguf_keys(self, shape: Shape) -> Keys:
-        """See `Family`."""
         return {"attention.layer_norm_epsilon": shape.norm_eps}
 
 

@@ -42,17 +42,14 @@ class GptNeoX(LlamaLike):
     fixed: ClassVar = {"hidden_act": "gelu", "use_parallel_residual": True, "attention_bias": True}
 
     def problem(self, shape: Shape) -> str | None:
-        """See `Family`."""
         if shape.kv_heads != shape.heads:
             return f"gpt_neox needs kv_heads == heads, got {shape.kv_heads} and {shape.heads}"
         return super().problem(shape)
 
     def final_norm(self, shape: Shape) -> Tensors:
-        """See `Family`."""
         return norm("final_layer_norm", shape.width, bias=True)
 
     def block(self, shape: Shape) -> Tensors:
-        """See `Family`."""
         width, inner = shape.width, shape.ffn_width
         return {
             **norm("input_layernorm", width, bias=True),
@@ -64,15 +61,12 @@ class GptNeoX(LlamaLike):
         }
 
     def saved_per_token(self, shape: Shape, precision: Precision = DEFAULT) -> int:
-        """See `Family`."""
         return 10 * shape.width + 2 * shape.ffn_width
 
     def usual_ffn_width(self, width: int) -> int:
-        """See `Family`."""
         return 4 * width
 
     def gguf_keys(self, shape: Shape) -> Keys:
-        """See `Family`."""
         return super().gguf_keys(shape) | {"use_parallel_residual": True}
 
 

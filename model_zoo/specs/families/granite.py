@@ -31,23 +31,19 @@ class Granite(LlamaLike):
     rotates_neighbours = True
 
     def problem(self, shape: Shape) -> str | None:
-        """See `Family`."""
         if (shape.scales.attention_cap or shape.scales.logits_cap) is not None:
             return "granite has no caps"
         return super().problem(shape)
 
     def read_switches(self, config: Config) -> dict[str, Any]:
-        """See `LlamaLike`."""
         return {
             "scales": Scales(**{name: number(config, _SETTINGS[name], 1.0) for name in _SETTINGS})
         }
 
     def write_switches(self, shape: Shape) -> dict[str, Any]:
-        """See `LlamaLike`."""
         return {_SETTINGS[name]: factor for name, factor in self._factors(shape).items()}
 
     def gguf_keys(self, shape: Shape) -> Keys:
-        """See `Family`."""
         factors = self._factors(shape)
         return super().gguf_keys(shape) | {
             "embedding_scale": factors["embedding"],

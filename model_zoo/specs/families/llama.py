@@ -15,7 +15,6 @@ from model_zoo.specs.settings import (
     only,
     read_rope,
     rope_settings,
-    shorter,
     write_rope,
 )
 
@@ -67,7 +66,6 @@ class LlamaLike(Family):
     None: heads are rotated whole."""
 
     def problem(self, shape: Shape) -> str | None:
-        """See `Family`."""
         if shape.heads % shape.kv_heads:
             return f"heads {shape.heads} is not a multiple of kv_heads {shape.kv_heads}"
         rotated = shape.rope.dims or shape.head_width
@@ -84,14 +82,12 @@ class LlamaLike(Family):
         return None
 
     def block(self, shape: Shape) -> Tensors:
-        """See `Family`."""
         norms: Tensors = {}
         for each in filter(None, self.norms):
             norms |= self.norm(each, shape.width)
         return norms | self.attention(shape) | self.feed_forward(shape)
 
     def final_norm(self, shape: Shape) -> Tensors:
-        """See `Family`."""
         return self.norm("norm", shape.width)
 
     def norm(self, name: str, width: int) -> Tensors:
@@ -128,11 +124,9 @@ class LlamaLike(Family):
         }
 
     def fused(self, shape: Shape) -> dict[str, tuple[int, ...]]:
-        """See `Family`."""
         return {"mlp.experts.gate_up_proj": (shape.ffn_width,) * 2}
 
     def saved_per_token(self, shape: Shape, precision: Precision = DEFAULT) -> int:
-        """See `Family`."""
         wider = max(0, shape.joined_width - shape.width)
         normed = 0 if self.qk_norm is None else 2 * (shape.heads + shape.kv_heads)
         attention = 5 * wider + normed * shape.head_width
@@ -142,7 +136,6 @@ class LlamaLike(Family):
         return 14 * shape.width + attention + 4 * experts * shape.ffn_width + routed
 
     def idle_per_token(self, shape: Shape) -> int:
-        """See `Family`."""
         unused = shape.experts_per_layer - shape.experts_per_token
         return 3 * unused * shape.ffn_width * shape.width
 
@@ -155,13 +148,14 @@ class LlamaLike(Family):
         return shape.scales.embedding
 
     def read(self, config: Config, context: int | None) -> Shape:
-        """See `Family`."""
         only(config, self.fixed)
         width, heads = count(config, "hidden_size"), count(config, "num_attention_heads")
         usual = self.usual_head_dim or width // max(1, heads)
         head_dim = count(config, "head_dim", usual)
         own = count(config, "max_position_embeddings")
-        trained = shorter(own, context)
+        if context is not None and context > own:
+            raise ValueError(f"a context of {context} tokens is above the model's {own}")
+        trained = context or own
         rope = rope_settings(config)
         return Shape(
             self.name,
@@ -205,7 +199,6 @@ class LlamaLike(Family):
         return None if dims == head_dim else dims
 
     def write(self, shape: Shape) -> dict[str, Any]:
-        """See `Family`."""
         config = self.fixed | {
             "max_position_embeddings": shape.longest,
             "hidden_size": shape.width,
@@ -233,7 +226,6 @@ class LlamaLike(Family):
         return {}
 
     def gguf_problem(self, shape: Shape) -> str | None:
-        """See `Family`."""
         rope = shape.rope
         if rope.kind == "llama3" and self.gguf != "llama":
             return "does not read the scaling of rotary angles that this model has, that of Llama 3"
@@ -242,7 +234,6 @@ class LlamaLike(Family):
         return None
 
     def gguf_keys(self, shape: Shape) -> Keys:
-        """See `Family`."""
         found: Keys = {
             self.gguf_eps: shape.norm_eps,
             "attention.key_length": shape.head_width,

@@ -29,7 +29,6 @@ class Mixtral(LlamaLike):
     """Whether a file says which shares an expert's weight is; if not, of the chosen ones."""
 
     def read_switches(self, config: Config) -> dict[str, Any]:
-        """See `LlamaLike`."""
         usual, active, balance = self.usual_experts
         all_shares = self.free_shares and not config.get("norm_topk_prob")
         experts = Experts(
@@ -41,7 +40,6 @@ class Mixtral(LlamaLike):
         return {"experts": experts}
 
     def write_switches(self, shape: Shape) -> dict[str, Any]:
-        """See `LlamaLike`."""
         experts = shape.experts
         assert experts is not None  # as in every such model
         found = {
@@ -52,7 +50,6 @@ class Mixtral(LlamaLike):
         return found | ({"norm_topk_prob": experts.shares == "chosen"} if self.free_shares else {})
 
     def problem(self, shape: Shape) -> str | None:
-        """See `Family`."""
         if problem := super().problem(shape):
             return problem
         if not self.free_shares and shape.experts is not None and shape.experts.shares == "all":

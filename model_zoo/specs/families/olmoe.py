@@ -32,7 +32,6 @@ class Olmoe(Mixtral):
     fixed: ClassVar = {"hidden_act": "silu", "attention_bias": False, "clip_qkv": None}
 
     def gguf_problem(self, shape: Shape) -> str | None:
-        """See `Family`."""
         if shape.experts is not None and shape.experts.shares == "chosen":
             return "knows only shares of all experts, and this model has shares of the chosen ones"
         if shape.kv_heads != shape.heads:

@@ -35,18 +35,15 @@ class Phi3(LlamaLike):
     fixed: ClassVar = {"hidden_act": "silu", "attention_bias": False}
 
     def attention(self, shape: Shape) -> Tensors:
-        """See `LlamaLike`."""
         rows = sum(self._rows(shape))
         output = linear("self_attn.o_proj", shape.width, shape.joined_width)
         return linear("self_attn.qkv_proj", rows, shape.width) | output
 
     def feed_forward(self, shape: Shape) -> Tensors:
-        """See `LlamaLike`."""
         sides = linear("mlp.gate_up_proj", 2 * shape.ffn_width, shape.width)
         return sides | linear("mlp.down_proj", shape.width, shape.ffn_width)
 
     def fused(self, shape: Shape) -> dict[str, tuple[int, ...]]:
-        """See `Family`."""
         return {
             "self_attn.qkv_proj.weight": self._rows(shape),
             "mlp.gate_up_proj.weight": (shape.ffn_width,) * 2,

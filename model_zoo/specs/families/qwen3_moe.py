@@ -33,7 +33,6 @@ class Qwen3Moe(Mixtral):
         return found | {"num_experts": found[self.count_key]}
 
     def gguf_problem(self, shape: Shape) -> str | None:
-        """See `Family`."""
         if shape.experts is not None and shape.experts.shares == "all":
             return "knows only shares of the chosen experts, and this model has shares of all"
         return super().gguf_problem(shape)

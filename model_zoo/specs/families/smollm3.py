@@ -30,7 +30,6 @@ class SmolLm3(LlamaLike):
     fixed: ClassVar = LlamaLike.fixed | {"use_sliding_window": False}
 
     def read_switches(self, config: Config) -> dict[str, Any]:
-        """See `LlamaLike`."""
         rotates = config.get("no_rope_layers")
         if rotates is None:
             return {"nope_every": count(config, "no_rope_layer_interval", _EVERY)}
@@ -40,12 +39,10 @@ class SmolLm3(LlamaLike):
         return {"nope_every": every([not each for each in rotates[:layers]], "no_rope_layers")}
 
     def write_switches(self, shape: Shape) -> dict[str, Any]:
-        """See `LlamaLike`."""
         rotates = [int(shape.has_positions(layer)) for layer in range(shape.layers)]
         return {"no_rope_layers": rotates}
 
     def gguf_problem(self, shape: Shape) -> str | None:
-        """See `Family`."""
         if shape.nope_every != _EVERY:
             return f"leaves positions out of every {_EVERY}th layer, and this model of other ones"
         return super().gguf_problem(shape)

@@ -26,21 +26,17 @@ class StarCoder2(LlamaLike):
     fixed: ClassVar = {"hidden_act": "gelu_pytorch_tanh", "use_bias": True}
 
     def norm(self, name: str, width: int) -> Tensors:
-        """See `LlamaLike`."""
         return norm(name, width, bias=True)
 
     def feed_forward(self, shape: Shape) -> Tensors:
-        """See `LlamaLike`."""
         inner = linear("mlp.c_fc", shape.ffn_width, shape.width, bias=True)
         return inner | linear("mlp.c_proj", shape.width, shape.ffn_width, bias=True)
 
     def saved_per_token(self, shape: Shape, precision: Precision = DEFAULT) -> int:
-        """See `Family`."""
         wider = max(0, shape.joined_width - shape.width)
         return 11 * shape.width + 5 * wider + 2 * shape.ffn_width
 
     def usual_ffn_width(self, width: int) -> int:
-        """See `Family`."""
         return 4 * width
 
 

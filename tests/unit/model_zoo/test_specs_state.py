@@ -23,18 +23,17 @@ def test_a_stages_tensors_are_those_of_its_modules(spec: ModelSpec, cut: tuple[i
         assert list(stage_tensors(spec, part).items()) == found
         flat = FlatParameters(stage)
         layout = stage_layout(spec, part)
-        assert layout == tuple((s.name, tuple(s.shape)) for s in flat.layout)
+        assert layout == flat.layout
         assert size(layout) == flat.values.numel() == stage_parameter_count(spec, part)
 
 
 def test_layout_covers_the_buffer_with_matrices_first(spec: ModelSpec) -> None:
     flat = FlatParameters(build_whole(spec, seed=0))
-    offset = 0
-    for segment in flat.layout:
-        assert segment.offset == offset
-        assert (len(segment.shape) >= 2) == (offset < flat.decay_size)
-        offset += segment.size
-    assert offset == flat.values.numel() == spec.parameter_count
+    places = flat.views(torch.arange(spec.parameter_count))
+    for place in places.values():
+        assert (place.ndim >= 2) == (int(place.flatten()[0]) < flat.decay_size)
+    covered = torch.cat([place.flatten() for place in places.values()])
+    assert covered.tolist() == list(range(flat.values.numel()))
 
 
 def test_values_and_model_are_the_same_memory(spec: ModelSpec, tokens: Tensor) -> None:
@@ -53,9 +52,8 @@ def test_gradients_accumulate_in_the_flat_buffer(spec: ModelSpec, tokens: Tensor
         summed_loss(plain(tokens[:, :-1]), tokens[:, 1:]).backward()
         summed_loss(flattened(tokens[:, :-1]), tokens[:, 1:]).backward()
     expected = dict(plain.named_parameters())
-    for s in flat.layout:
-        found = flat.gradients[s.offset : s.offset + s.size].view(s.shape)
-        assert torch.equal(found, expected[s.name].grad)
+    for name, found in flat.views(flat.gradients).items():
+        assert torch.equal(found, expected[name].grad)
     flattened.zero_grad(set_to_none=True)
     flat.zero_gradients()
     summed_loss(flattened(tokens[:, :-1]), tokens[:, 1:]).backward()

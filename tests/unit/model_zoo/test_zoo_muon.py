@@ -150,9 +150,9 @@ def test_matrices_are_those_of_the_layers_and_nothing_else(spec: ModelSpec) -> N
     stage = build_stage(spec, whole_slice(spec), seed=0)
     flat = FlatParameters(stage)
     inside = {i for each in hidden_matrices(spec, stage.part) for i in range(each.offset, each.end)}
-    for segment in flat.layout:
-        whole = segment.name.startswith(spec.layers_prefix) and len(segment.shape) > 1
-        elements = set(range(segment.offset, segment.offset + segment.size))
+    for name, places in flat.views(torch.arange(spec.parameter_count)).items():
+        whole = name.startswith(spec.layers_prefix) and places.ndim > 1
+        elements = set(places.flatten().tolist())
         assert elements <= inside if whole else not elements & inside
-        rows = rows_of(spec, segment.name, tuple(segment.shape))
-        assert sum(rows) == (math.prod(segment.shape[:-1]) if whole else 0)
+        rows = rows_of(spec, name, tuple(places.shape))
+        assert sum(rows) == (math.prod(places.shape[:-1]) if whole else 0)

@@ -8,7 +8,6 @@ from typing import Any
 import psutil
 import pytest
 
-from client.cli.commands.join import promised_port
 from client.cli.founding.averaging import HANDLING_S, run_s
 from client.cli.founding.fitting import fewest_stages
 from client.cli.founding.manifest import (
@@ -29,7 +28,7 @@ from client.cli.founding.presets import PRESETS, PresetName
 from client.cli.planning.answer import answer
 from client.cli.planning.machines import this_machine
 from client.cli.planning.run import chosen as chosen_run
-from client.cli.reach.home import find_home
+from client.cli.reach.home import find_home, promised_port
 from client.cli.terminal.swarm_text import introduction
 from client.compute.memory import USUAL_GRAPHS, memory_need
 from client.compute.requests import MatmulRate, Probed

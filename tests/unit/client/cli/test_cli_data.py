@@ -8,7 +8,6 @@ import pytest
 
 from client.cli.founding import tokenizing
 from client.errors import ExitCode
-from model_zoo.datasets.assembly import Progress
 from tests.support.cli_process import Terminal, Within
 from tests.support.saved_swarms import WORDS
 
@@ -69,7 +68,7 @@ def test_without_a_terminal_progress_comes_in_lines(
     with tokenizing.BuildLine() as line:
         for second in range(26):
             now[0] = float(second)
-            line.show(Progress(second, 100))
+            line.show(second, 100)
     assert capsys.readouterr().err == (
         "tokenizing 10%, 1 B/s, 90 s left\ntokenizing 20%, 1 B/s, 80 s left\n"
     )
@@ -77,7 +76,7 @@ def test_without_a_terminal_progress_comes_in_lines(
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     with tokenizing.BuildLine("mixing") as line:
         for now[0], bytes_ in ((100.0, 10), (102.0, 60)):
-            line.show(Progress(bytes_, 100))
+            line.show(bytes_, 100)
     assert terminal.getvalue() == "\r\x1b[Kmixing 10%\r\x1b[Kmixing 60%, 25 B/s, 2\n"
 
 

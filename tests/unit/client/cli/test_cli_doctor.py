@@ -430,7 +430,9 @@ def test_doctor_names_a_card_that_is_not_there_and_a_torch_without_cuda(
     assert (told.status, "set device cuda:1" in told.next_step) == ("fail", True)
     told = check_gpu(Settings(device="cuda:0,cuda:3"))
     assert (told.status, "there is no cuda:3" in told.words) == ("fail", True)
-    told = check_gpu(Settings(device="cuda:2"), {checks_gpu.VISIBLE: "1"})
+    monkeypatch.setenv(checks_gpu.VISIBLE, "1")
+    told = check_gpu(Settings(device="cuda:2"))
+    monkeypatch.delenv(checks_gpu.VISIBLE)
     assert "CUDA_VISIBLE_DEVICES=1 renumbers them" in told.words
     monkeypatch.setattr(checks_gpu, "package_version", lambda _: "2.13.0+cpu")
     assert "build of torch cannot use them" in check_gpu(Settings()).words

@@ -15,7 +15,7 @@ from client.cli.logging.log_writer import as_json
 from client.cli.serving.metrics import exposition
 from client.cli.terminal.output import json_document, json_line
 from client.control.snapshot import EventView, PeerView, ReplicaView, StageView
-from client.events import Entry, LogLine
+from client.events import LogLine
 from client.store.paths import home_folders
 from tests.support.cli_process import Within
 from tests.support.control_fakes import FakeProvider, example_matches, example_stage
@@ -38,7 +38,7 @@ class HostileProvider(FakeProvider):
             matches=example_matches(state=NASTY, stages=[example_stage(obstacle=NASTY + "\t")]),
         )
         line = LogLine(words=NASTY, about="round")
-        self._events = [EventView.of(Entry(1, 1.0, line))]
+        self._events = [EventView.of(1, 1.0, line)]
 
 
 @pytest.fixture

@@ -101,7 +101,7 @@ def test_a_node_that_fails_leaves_its_reason(home: Path) -> None:
     record = RunRecord(found.folders.data)
     ending = record.ending()
     assert ending.exit_code == ExitCode.UNREACHABLE
-    assert "no member of the swarm answered" in ending.words
+    assert "no member of the swarm answered" in ending.reason
     assert stat.S_IMODE((found.folders.data / FILE_NAME).stat().st_mode) == 0o600
 
 
@@ -123,7 +123,7 @@ def test_an_interrupt_is_no_internal_error(
     with pytest.raises(type(error)):
         serving.serve(found, found.settings, Address("ip4", "127.0.0.1", 1, DEAD_PEER), None)
     ending = RunRecord(found.folders.data).ending()
-    assert (ending.exit_code, words in ending.words) == (code, True)
+    assert (ending.exit_code, words in ending.reason) == (code, True)
 
 
 def test_a_node_that_has_left_says_so(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ def test_a_node_that_has_left_says_so(home: Path, monkeypatch: pytest.MonkeyPatc
     found, target = find_home(), Address("ip4", "127.0.0.1", 1, DEAD_PEER)
     assert serving.serve(found, found.settings, target, None) == ExitCode.OK
     ending = RunRecord(found.folders.data).ending()
-    assert (ending.failed, ending.words) == (False, "it drained and left the swarm")
+    assert (ending.failed, ending.reason) == (False, "it drained and left the swarm")
 
 
 NODE = """

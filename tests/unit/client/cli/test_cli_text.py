@@ -11,7 +11,6 @@ import pytest
 
 from client.cli.logging.log_writer import as_json, as_text, log_writer
 from client.cli.serving.metrics import exposition
-from client.cli.terminal import when
 from client.cli.terminal.output import printable, shown, wrapped
 from client.config import Settings
 from client.control.snapshot import (
@@ -38,8 +37,8 @@ from client.control.snapshot import (
     TrustView,
     WorkerView,
 )
-from client.errors import UserError
 from client.events import LogLine, StepCommitted
+from client.quantities import parse_duration
 from client.views.report import report
 from client.views.status import one_line
 from tests.support.cli_process import Terminal
@@ -287,10 +286,10 @@ def test_only_in_a_terminal_and_not_where_a_word_is_too_long(
     [("45s", 45), ("30m", 1800), ("1h30m", 5400), ("1.5 h", 5400), ("2D", 172800)],
 )
 def test_durations(text: str, seconds: float) -> None:
-    assert when.duration_s(text, "--for") == seconds
+    assert parse_duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "h", "0s", "-1h", "1h x", "1000d", "2 weeks", "1e9h"])
 def test_what_is_no_duration(text: str) -> None:
-    with pytest.raises(UserError, match="not a time"):
-        when.duration_s(text, "--for")
+    with pytest.raises(ValueError, match="not a time"):
+        parse_duration(text)

@@ -29,8 +29,7 @@ from client.cli.commands.create import sign, write_swarm_file
 from client.cli.diagnosis.checks import Check
 from client.cli.logging.log_file import LogFile
 from client.cli.logging.log_writer import as_json
-from client.cli.reach.home import Home
-from client.config import Settings
+from client.cli.serving.background import Handover
 from client.control.amended import amended
 from client.control.methods import Impossible
 from client.control.snapshot import Amended, InvitedMember, InviteView, PauseView, SeatView
@@ -54,7 +53,7 @@ from protocol.amendments.draft import draft
 from protocol.audit.charges import CHARGE, KIND, Charge
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId
-from protocol.invite import Target
+from protocol.invite import parse_target
 from protocol.wire.envelope import Signer
 from protocol.wire.parts import Proof, VotedOut
 from tests.support.cli_process import Terminal, Within
@@ -312,9 +311,10 @@ SCENES: dict[str, Callable[[Path], AbstractContextManager[None]]] = {
 }
 
 
-def _served(_: Home, settings: Settings, target: Target, *data: object, **how: bool) -> int:
+def _served(told: Handover) -> int:
     """In place of a volunteer in this process: what it would be told."""
-    print(settings.relay, settings.threads, type(target).__name__, *data, how)
+    settings, target = told.resolved.settings, type(parse_target(told.swarm)).__name__
+    print(settings.relay, settings.threads, target, told.data, told.exit_when_done, told.relay_only)
     return 0
 
 

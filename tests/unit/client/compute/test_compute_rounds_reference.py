@@ -74,8 +74,7 @@ def test_executors_follow_the_reference(
     assert losses == pytest.approx(expected.losses, rel=1e-5)
     for replicas in stages:
         own = replicas[0].replica
-        for part in own.flat.layout:
-            value = own.parameters[part.offset : part.offset + part.size].view(part.shape)
-            assert relative_error(value, expected.state[part.name]) < 1e-3, part.name
+        for name, value in own.flat.views(own.parameters).items():
+            assert relative_error(value, expected.state[name]) < 1e-3, name
     in_order = train_reference(plan, corpus)
     assert in_order.losses != pytest.approx(expected.losses, rel=1e-4)

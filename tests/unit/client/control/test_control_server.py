@@ -25,7 +25,7 @@ from client.control.client import (
     NotRunning,
     running_nodes,
 )
-from client.control.server import ServerLimits, serve_control
+from client.control.server import serve_control
 from client.control.sockets import listening_sockets, live_sockets, socket_path
 from client.errors import UserError
 from tests.support.control_fakes import FakeProvider
@@ -128,19 +128,21 @@ async def test_an_oversized_request_is_refused_and_closed(path: Path, newline: b
         await _still_serves(path)
 
 
-async def test_half_a_line_is_given_up(path: Path) -> None:
-    limits = ServerLimits(patience_s=0.05)
-    async with serve_control(path, FakeProvider(), limits):
+async def test_half_a_line_is_given_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "PATIENCE_S", 0.05)
+    async with serve_control(path, FakeProvider()):
         async with await _connect(path) as stream:
             await stream.send_all(STATUS[:10])
             assert await _ends(stream)
         await _still_serves(path)
 
 
-async def test_a_client_that_does_not_read_is_dropped_and_delays_no_other(path: Path) -> None:
+async def test_a_client_that_does_not_read_is_dropped_and_delays_no_other(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     provider = FakeProvider(event_count=500, event_size_bytes=10_000)
-    limits = ServerLimits(patience_s=0.2)
-    async with serve_control(path, provider, limits):
+    monkeypatch.setattr(server, "PATIENCE_S", 0.2)
+    async with serve_control(path, provider):
         async with await _connect(path) as stuck:
             await stuck.send_all(rpc.encode_request("update", {}, 1) * 4)
             await _still_serves(path)
@@ -148,9 +150,12 @@ async def test_a_client_that_does_not_read_is_dropped_and_delays_no_other(path: 
         await _still_serves(path)
 
 
-async def test_silent_connections_do_not_lock_their_user_out(path: Path) -> None:
+async def test_silent_connections_do_not_lock_their_user_out(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The one that has been quiet for longest makes room; the number stays bounded."""
-    async with serve_control(path, FakeProvider(), ServerLimits(connections=2)):
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 2)
+    async with serve_control(path, FakeProvider()):
         quiet, busy = await _connect(path), await _connect(path)
         for stream in (quiet, busy, busy):
             await stream.send_all(STATUS)
@@ -174,7 +179,7 @@ async def test_a_thousand_attachments_leave_nothing_behind(path: Path) -> None:
             with ControlClient(path) as client:
                 client.update()
 
-    async with serve_control(path, FakeProvider(), ServerLimits(connections=64)):
+    async with serve_control(path, FakeProvider()):
         await trio.to_thread.run_sync(cycle, 100)
         await trio.testing.wait_all_tasks_blocked(0.05)
         descriptors, rss = me.num_fds(), me.memory_info().rss

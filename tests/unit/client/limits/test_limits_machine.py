@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -110,5 +111,6 @@ def fails() -> Any:
         (fails, None),
     ],
 )
-def test_battery(read: Any, answer: bool | None) -> None:
-    assert on_battery(read) is answer
+def test_battery(read: Any, answer: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "sensors_battery", read, raising=False)
+    assert on_battery() is answer

@@ -49,9 +49,9 @@ def test_a_run_that_goes_on_has_no_ending_and_its_end_says_why(tmp_path: Path) -
         record.end("the disk is full", "make room", 78)
         assert record.running is None
         ending = record.ending()
-    assert (ending.words, ending.exit_code, ending.failed) == ("the disk is full", 78, True)
+    assert (ending.reason, ending.exit_code, ending.failed) == ("the disk is full", 78, True)
     assert ending.next_step == "make room; start it again: volunteer join --swarm 'my swarm'"
-    assert abs(ending.time - time.time()) < 60
+    assert abs(ending.ended - time.time()) < 60
     assert record.ending(os.getpid()) == ending
     assert record.ending(os.getpid() + 1) is None, "that was another process"
     with identity_lock(tmp_path):
@@ -69,8 +69,8 @@ def test_who_was_killed_is_found_to_have_ended_without_a_word(tmp_path: Path) ->
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # dead, and not yet asked how
         ending = record.ending(process.pid)
         assert (ending.exit_code, ending.failed, ending.swarm_name) == (None, True, "example")
-        assert ending.words.startswith("without a word: it was killed")
-        assert f"the log is {tmp_path / 'logs' / 'volunteer.log'}" in ending.words
+        assert ending.reason.startswith("without a word: it was killed")
+        assert f"the log is {tmp_path / 'logs' / 'volunteer.log'}" in ending.reason
     assert record.ending() == ending
 
 
@@ -82,13 +82,13 @@ def test_the_time_of_a_silent_end_is_that_of_the_last_sign_of_life(tmp_path: Pat
     log.write_bytes(b"")
     os.utime(log, (boot + 50, boot + 50))
     ending = RunRecord(tmp_path).ending()
-    assert (ending.time, ending.when.endswith(" or later")) == (boot + 50, True)
-    assert "killed" in ending.words
+    assert (ending.ended, ending.when.endswith(" or later")) == (boot + 50, True)
+    assert "killed" in ending.reason
     os.utime(log, (boot - 500, boot - 500))
     _keep(tmp_path, _run(began=boot - 1000))
     ending = RunRecord(tmp_path).ending()
-    assert ending.time == boot - 500
-    assert "switched off or restarted" in ending.words
+    assert ending.ended == boot - 500
+    assert "switched off or restarted" in ending.reason
 
 
 def test_another_process_of_the_same_number_is_not_taken_for_it(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_on_a_full_disk_a_node_starts_and_its_end_is_noted(
     monkeypatch.setattr(last_run, "write_atomic", full)
     record.end("version 65 of stage 0 could not be saved", "free space", 1)
     ending = record.ending(os.getpid())
-    assert (ending.words, ending.exit_code) == ("version 65 of stage 0 could not be saved", 1)
+    assert (ending.reason, ending.exit_code) == ("version 65 of stage 0 could not be saved", 1)
     assert ending.swarm_name == "mine"
     another.begin()
     another.end("nowhere to write it", "", 1)

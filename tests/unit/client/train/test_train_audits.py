@@ -76,7 +76,7 @@ async def test_honest_replicas_agree(
             assert set(standing.values()) <= {"proven", "probation"}
             assert sum(one.audits.drawn for one in told.trust) == results.drawn
             assert "not agree" not in report(None, told)
-            told_of = [one for one in volunteer.events() if one.words.startswith("audit of")]
+            told_of = [one for one in volunteer.events if one.words.startswith("audit of")]
             assert {event.level for event in told_of} <= {"debug"}, "news is what does not agree"
 
 

@@ -10,7 +10,6 @@ import msgspec
 import pytest
 import trio
 
-from client.events import LogLine, StageAssigned
 from client.net.network import Inbound, NetEvent, PeerDown, PeerUp
 from client.train.engine import Engine
 from protocol.effects import Explain, Penalise, Publish, Send
@@ -237,8 +236,8 @@ async def test_the_matchings_decisions_are_carried_out_and_told(engine: Engine) 
     held.drain.assert_called_once_with(0)
     engine.serving(1)
     assert calls(told) == {"clock_settle": [()]}
-    events = [entry.event for entry in engine.event_sink.log.since(0).entries]
-    changes = [(e.stage, e.state) for e in events if isinstance(e, StageAssigned)]
+    events, _ = engine.event_sink.log.since(0)
+    changes = [(e.data["stage"], e.data["state"]) for e in events if e.kind == "StageAssigned"]
     assert changes == [(1, "held"), (0, "left"), (1, "serving")]
 
 
@@ -257,8 +256,8 @@ async def test_effects_go_to_the_network_or_to_people(
         engine.perform(Penalise(peer, "a lie", 20))
     assert calls(told)["penalise"] == [(other, 20, "a lie")], "nobody penalises itself"
     engine.perform(Explain("swarm", "something for people"))
-    events = [entry.event for entry in engine.event_sink.log.since(0).entries]
-    assert [e for e in events if isinstance(e, LogLine)][-1].words == "something for people"
+    events, _ = engine.event_sink.log.since(0)
+    assert [e for e in events if e.kind == "LogLine"][-1].words == "something for people"
 
 
 async def test_a_newcomer_is_not_blamed_for_what_it_sends_before_our_seats_see_it(

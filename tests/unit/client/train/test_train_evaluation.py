@@ -41,7 +41,7 @@ def expected(swarm: TestSwarm, version: int) -> float:
 def found(volunteer: Volunteer) -> dict[int, VersionEvaluated]:
     """What a volunteer shows of each version, the newest that it said of it."""
     return {
-        event.version: event for event in volunteer.events() if isinstance(event, VersionEvaluated)
+        event.version: event for event in volunteer.events if isinstance(event, VersionEvaluated)
     }
 
 

@@ -153,10 +153,10 @@ async def test_what_we_have_seen_is_on_disk_as_soon_as_a_lineage_is_adopted(
         history._saved = Lineage(nonce=b"other")
         await history._say_copies()
         assert history._saved != history.lineage, "it is tried again"
-        assert "cannot be written" not in str(first.events())
+        assert "cannot be written" not in str(first.events)
         first.engine.held_stages = held = Mock()
         history._adopt(history.lineage, None)
-        assert "the new lineage cannot be written to" in str(first.events())
+        assert "the new lineage cannot be written to" in str(first.events)
         held.begin_anew.assert_called_once_with(history.lineage, None)
 
 
@@ -185,7 +185,7 @@ async def train_apart(swarm: TestSwarm) -> tuple[Volunteer, Volunteer]:
 
 
 def given_up(volunteer: Volunteer) -> list[LineGivenUp]:
-    return [event for event in volunteer.events() if isinstance(event, LineGivenUp)]
+    return [event for event in volunteer.events if isinstance(event, LineGivenUp)]
 
 
 async def test_a_step_of_a_line_that_was_left_proves_nobody(tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ async def test_what_nobody_else_has_stays_in_memory_until_the_disk_takes_it(
         assert "No space left on device" in now.reason
         assert "--discard" in now.reason
         assert "stage 0 stays in memory" in now.last_error
-        words = [event.words for event in alone.events()]
+        words = [event.words for event in alone.events]
         assert sum("stays in memory" in one for one in words) == 1, "it is said once"
         at = alone.step(0)
         disk.full = False
@@ -192,7 +192,7 @@ async def test_what_others_have_is_not_lost_on_a_full_disk(tmp_path: Path, disk:
         await finish(leaver)
         assert newest(leaver, 0) == -1
         assert leaver.held_stages.lost == []
-        words = [event.words for event in leaver.events()]
+        words = [event.words for event in leaver.events]
         assert any("others have it, so nothing is lost" in one for one in words), words
 
 

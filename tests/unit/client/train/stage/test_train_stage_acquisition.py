@@ -44,7 +44,7 @@ LIE, _ = LIES
 
 def said(swarm: TestSwarm, part: str) -> int:
     """How often those who are there have said this."""
-    return sum(part in event.words for one in swarm.volunteers for event in one.events())
+    return sum(part in event.words for one in swarm.volunteers for event in one.events)
 
 
 def rot(path: Path) -> None:

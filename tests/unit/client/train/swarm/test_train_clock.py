@@ -8,7 +8,7 @@ from tests.support.train_swarm import TestSwarm, Volunteer, training_of
 
 
 def said_by(volunteer: Volunteer) -> str:
-    return "\n".join(f"{event.level} {event.words}" for event in volunteer.events())
+    return "\n".join(f"{event.level} {event.words}" for event in volunteer.events)
 
 
 async def linked(swarm: TestSwarm, a: Volunteer, b: Volunteer) -> None:

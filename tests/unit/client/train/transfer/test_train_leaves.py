@@ -153,7 +153,7 @@ async def test_when_the_last_giver_leaves_it_is_said_and_training_goes_on_when_o
         await swarm.until(lambda: first.shown().state == "waiting")
         words = first.shown().reason
         assert "are missing: join with --data" in words
-        assert ("warning", words) in [(said.level, said.words) for said in first.events()]
+        assert ("warning", words) in [(said.level, said.words) for said in first.events]
         step = first.step(0)
         await trio.sleep(LOST_S)
         assert first.step(0) == step
