@@ -68,10 +68,6 @@ class Auditor:
         """Step, size and usual norm of the segment whose sum is made again, and the norm of the
         sum of the step before."""
 
-    def forget(self) -> None:
-        """Give up the audit, if there is one."""
-        self._kept = None
-
     def keep(self, task: KeepVersionTask) -> Outcome:
         """Copy the step's parameters.
 

@@ -82,16 +82,6 @@ class Averager:
         lossy = not CODECS[replica.wire.run.averaging_codec].lossless
         self._residual = replica.away.zeros(replica.size) if lossy else None
 
-    def forget(self) -> None:
-        """Start anew, as after loading another version: without residual and attempt, and without
-        knowing what the gradients of the newest steps were."""
-        self._squares.clear()
-        self._forget_round()
-
-    def _forget_round(self) -> None:
-        self._attempt = self.last_norm = None
-        self._clear_residual()
-
     def _clear_residual(self) -> None:
         if self._residual is not None:
             self._residual.zero_()
@@ -410,7 +400,8 @@ class Averager:
         if attempt.bounds != bounds:
             raise StaleRequest("the bounds changed after contributing")
         if attempt.counted != self.replica.counted:
-            self._forget_round()
+            self._attempt = self.last_norm = None
+            self._clear_residual()
             return None
         return attempt
 

@@ -33,7 +33,6 @@ from client.compute.requests import (
     Done,
     Failed,
     Load,
-    Loaded,
     LoadStart,
     OpenStage,
     Ping,
@@ -185,7 +184,8 @@ class Executor:
             case Probe():
                 return device.probe(request), ()
             case Load() | LoadStart():
-                return self._load(request), ()
+                self._load(request)
+                return Done(), ()
             case ForwardTask():
                 return passes.forward(card.replica, request, payloads)
             case LossTask():
@@ -254,17 +254,18 @@ class Executor:
         self._opened = opened
         return StageOpened(parameters=leader.size, compiled="; ".join(said))
 
-    def _load(self, request: Load | LoadStart) -> Loaded:
+    def _load(self, request: Load | LoadStart) -> None:
         replica = self._stage.replica
-        if isinstance(request, LoadStart):
-            loaded = load_start(replica, request)
-        else:
-            loaded = saving.load(replica, request)
-            if isinstance(replica, LocalReplica):
-                replica.rate = request.learning_rate
-        self._stage.averager.forget()
-        self._stage.forget()
-        return loaded
+        self._opened = None  # its residual goes before another comes
+        try:
+            if isinstance(request, LoadStart):
+                load_start(replica, request)
+            else:
+                saving.load(replica, request)
+                if isinstance(replica, LocalReplica):
+                    replica.rate = request.learning_rate
+        finally:
+            self._opened = Auditor(Averager(replica))
 
     def _begin(self, request: Save | HashTask, send: Send) -> None:
         """Begin what a thread of its own completes, and answers."""

@@ -39,6 +39,8 @@ from model_zoo.specs.state_hash import LEAF_BYTES, leaf_digest, leaves, root
 from model_zoo.stages import Stage, blank_stage, build_stage, twin
 from model_zoo.vectors import Vectors
 
+NO_VERSION = -1
+"""That of a stage whose state could not be loaded completely."""
 _CLIP_EPS = 1e-6  # as torch's clip_grad_norm_
 _NORM_CHUNK = 1 << 18
 

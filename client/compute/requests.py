@@ -4,7 +4,7 @@ A task (`protocol.pipeline.effects.Task`) is a request as it stands: the payload
 keys travel beside it, in its order, and those that it yields beside its `Outcome`. Other requests
 have replies of their own. Requests are executed in order and answered in order, except that `Save`
 and `HashTask` are answered when they are done. A request that fails is answered by `Failed` and has
-changed nothing. Imports no torch.
+changed nothing, but for a `Load`. Imports no torch.
 
 Payloads of the passes of a microbatch, in order: the gradient of the stage's output, for what runs
 back and has no head; the input; the tokens (B, T+1) as `specs.tokens` has them sent, where a later
@@ -59,13 +59,6 @@ class Saved(Reply, frozen=True, kw_only=True):
     hash: str
     data_start: int
     digests: list[bytes]
-
-
-class Loaded(Reply, frozen=True, kw_only=True):
-    """The stage is at the checkpoint's version, with nothing accumulated."""
-
-    version: int
-    hash: str
 
 
 class MatmulRate(msgspec.Struct, frozen=True):
@@ -162,8 +155,9 @@ class Save(Request[Saved], frozen=True, kw_only=True):
     durable: bool = True
 
 
-class Load(Request[Loaded], frozen=True, kw_only=True):
-    """Take over a checkpoint of this stage, verified before anything changes.
+class Load(Request[Done], frozen=True, kw_only=True):
+    """Take over a checkpoint of this stage, with nothing accumulated; without a version from before
+    if its data turn out to be damaged.
 
     `learning_rate`: of the steps inside the round that begins there, by an amendment; None: by the
     schedule of `OpenStage`.
@@ -175,7 +169,7 @@ class Load(Request[Loaded], frozen=True, kw_only=True):
     learning_rate: Rate | None = None
 
 
-class LoadStart(Request[Loaded], frozen=True, kw_only=True):
+class LoadStart(Request[Done], frozen=True, kw_only=True):
     """Begin with the parameters of an imported model: version 0, with nothing accumulated. Where
     the model has adapters these are frozen, and the version stays.
 
@@ -201,7 +195,7 @@ class Ping(Request[Done], frozen=True):
 
 
 AnyRequest = Task | OpenStage | Save | Load | LoadStart | Probe | Ping
-AnyAnswer = Outcome | Done | StageOpened | Saved | Loaded | Probed | Failed
+AnyAnswer = Outcome | Done | StageOpened | Saved | Probed | Failed
 
 _REPLY_TYPES: dict[type, type[Answer]] = {
     request: get_args(vars(request)["__orig_bases__"][0])[0] for request in Request.__subclasses__()

@@ -18,7 +18,7 @@ import msgspec
 from client.compute.averaging import Averager
 from client.compute.executor import Executor
 from client.compute.payload import Buffer
-from client.compute.requests import Answer, Failed, Load, Loaded, OpenStage, Save, StageOpened
+from client.compute.requests import Answer, Failed, Load, OpenStage, Save, StageOpened
 from client.lab.reference import TrainingPlan
 from client.lab.simulate.invariants import expect
 from client.lab.simulate.multisets import MultisetWorker
@@ -184,9 +184,8 @@ class TensorWorker:
         """See ``SimWorker.load``."""
         path, exact = saved.split("\n")
         self._exact.load(version, exact)
-        loaded, _ = self._execute(Load(path=path, version=version))
-        assert isinstance(loaded, Loaded)
-        return loaded.hash
+        self._execute(Load(path=path, version=version))
+        return self.averager.replica.state_hash()
 
     def _execute(self, request: Any, payloads: Sequence[Buffer] = ()) -> tuple[Any, list[bytes]]:
         """Execute one request; no request of a correct swarm fails."""

@@ -59,8 +59,8 @@ def test_steps_have_the_same_bits_and_are_saved_and_loaded(
         path = tmp_path / f"version-{number}"
         saved, _ = worker.call(Save(version=3, path=str(path), durable=False))
         files.append(path.read_bytes())
-        loaded, _ = other.call(Load(path=str(path), version=3))
-        assert loaded.hash == saved.hash == other.replica.state_hash()
+        other.call(Load(path=str(path), version=3))
+        assert saved.hash == other.replica.state_hash()
     assert files[0] == files[1]
 
 
