@@ -95,7 +95,7 @@ def scaled_contributions(lies: Lies, factor: float | None) -> None:
     scaled = [-1]
 
     def lying(self: Averager, request: Any) -> Any:
-        replica = self._replica
+        replica = self.replica
         if lies() and scaled[0] != replica.version:
             scaled[0], largest = replica.version, float(replica.gradient_sum.abs().max())
             replica.gradient_sum.mul_(HUGE / max(largest, 1e-20) if factor is None else factor)
@@ -112,7 +112,7 @@ def scaled_sums(lies: Lies, factor: float) -> None:
         reply, sums = honest(self, request, payloads)
         if not lies():
             return reply, sums
-        wire, bounds = self._replica.wire, self._current(request.step, request.attempt).bounds
+        wire, bounds = self.replica.wire, self._current(request.step, request.attempt).bounds
         numbers = torch.empty(bounds[request.segment + 1] - bounds[request.segment])
         wire.segment_back(sums[0], numbers)
         false = wire.segment_out(numbers * factor)
