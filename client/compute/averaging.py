@@ -93,7 +93,7 @@ class Averager:
     def contribute(self, task: ContributeTask) -> tuple[Outcome, list[memoryview]]:
         """Encode gradient sum plus residual, segment by segment."""
         replica = self.replica
-        replica.at(task.step)
+        replica.check_step(task.step)
         bounds = checked_bounds(task.bounds, replica.size)
         self._attempt = None
         replica.close()
@@ -306,7 +306,7 @@ class Averager:
     def apply(self, task: ApplyTask, payloads: Payloads) -> Outcome:
         """Make the next version from the broadcast sums, after checking all of them."""
         replica = self.replica
-        replica.at(task.step)
+        replica.check_step(task.step)
         bounds = checked_bounds(task.bounds, replica.size)
         attempt = self._contribution(task, bounds)
         segments = len(bounds) - 1
@@ -323,7 +323,7 @@ class Averager:
 
     def apply_local(self, task: ApplyTask) -> Outcome:
         """Make the next version from this replica's own sum and its residual, if any."""
-        self.replica.at(task.step)
+        self.replica.check_step(task.step)
         self.replica.close()
         total = self._with_residual(0, self.replica.size)
         self._clear_residual()
@@ -371,7 +371,7 @@ class Averager:
         _check_norm(known.squared_norm, claimed, blamed)
 
     def _current(self, step: int, number: int) -> _Attempt:
-        self.replica.at(step)
+        self.replica.check_step(step)
         if self._attempt is None or self._attempt.number != number:
             raise StaleRequest(f"attempt {number} of step {step} is not the one contributed to")
         return self._attempt

@@ -250,20 +250,20 @@ def fewest_threads(timed: Mapping[int, float]) -> int:
 
 
 def _run_noise(replica: Replica) -> None:
-    wire, slot = replica.wire, replica.slot
+    wire = replica.wire
     boundary = torch.randn(wire.boundary_shape, device=wire.device)
     vocab = wire.run.model.vocab
     tokens = torch.randint(vocab, wire.boundary_shape[:2], device=wire.device)
     gradient, x = None, tokens if replica.part.embeds else boundary
     given = StageInput(x, tokens, tokens)
     if replica.part.has_head:
-        graph, _ = passes.run_loss(replica, slot.module, given)
+        graph, _ = passes.run_loss(replica, replica.module, given)
     else:
-        graph = passes.run_forward(slot.module, given, with_graph=True)
+        graph = passes.run_forward(replica.module, given, with_graph=True)
         wire.boundary_out(graph.output, "forward").now()
         gradient = torch.randn_like(graph.output)
     readings = Readings()
-    passes.run_back(replica, slot, [(graph, gradient)], LossTask(0, 0), readings)
+    passes.run_back(replica, replica, [(graph, gradient)], LossTask(0, 0), readings)
     readings.read()
 
 

@@ -116,7 +116,7 @@ class Executor:
                     except Exception as error:
                         lack = self._lack(card, request, error)
                     if result is None:
-                        card.replica.drop_graphs()  # all of them can be recomputed
+                        card.replica.graphs.clear()  # all of them can be recomputed
                         if lack:
                             card.replica.halve(lack)
                 if isinstance(request, _CHANGES):
@@ -174,7 +174,7 @@ class Executor:
                 traceback.print_exception(error, file=sys.stderr)
                 return ""
         if lacks and card.held is not None:
-            card.held.drop_graphs()
+            card.held.graphs.clear()
         raise error
 
     def _run(self, card: Card, request: _COMPUTED, payloads: Sequence[Buffer]) -> _Result:

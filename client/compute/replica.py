@@ -45,28 +45,29 @@ _CLIP_EPS = 1e-6  # as torch's clip_grad_norm_
 _NORM_CHUNK = 1 << 18
 
 
-@dataclass(slots=True)
-class Replica:
-    """The stage that a worker holds."""
+@dataclass
+class Replica(Slot):
+    """The stage that a worker holds, and what the microbatches of step `version` are run with."""
 
-    peer: str
-    """Ours, by which keys name us."""
-    slot: Slot
-    """What the microbatches of step `version` are run with."""
     optimizer: FlatOptimizer
     """It makes the versions."""
     wire: Wire
+    peer: str
+    """Ours, by which keys name us."""
     graphs_kept: int
-    outliers: OutlierFilter
-    """Sizes of the tensors from other stages."""
-    samples: Samples | None = None
+    samples: Samples | None
     """The source of the first stage's microbatches; None if the node sends them."""
-    version: int = 0
+    version: int = field(default=0, init=False)
+    outliers: OutlierFilter = field(init=False)
+    """Sizes of the tensors from other stages."""
     sequences_at_once: int = field(init=False)
     """Sequences of a microbatch that are run at a time: all, until memory is short."""
 
     def __post_init__(self) -> None:
-        self.sequences_at_once = self.wire.run.sequences_per_microbatch
+        super().__post_init__()
+        run, stage = self.wire.run, self.wire.stage
+        self.outliers = OutlierFilter({"forward": stage, "backward": run.stage_count - 1 - stage})
+        self.sequences_at_once = run.sequences_per_microbatch
 
     @property
     def step_tokens(self) -> int:
@@ -89,29 +90,9 @@ class Replica:
         return self.flat.values
 
     @property
-    def module(self) -> Stage:
-        """The stage's module, as step `version` runs it."""
-        return self.slot.module
-
-    @property
     def version_stage(self) -> Stage:
         """A module with the parameters of `version`, for passes that count for no step."""
         return self.module
-
-    @property
-    def flat(self) -> FlatParameters:
-        """The weights that passes compute with, and the scratch."""
-        return self.slot.flat
-
-    @property
-    def gradient_sum(self) -> Tensor:
-        """The gradient sum of step `version`, (N,)."""
-        return self.slot.gradient_sum
-
-    @property
-    def counted(self) -> set[int]:
-        """The microbatches of step `version` that count for this replica."""
-        return self.slot.counted
 
     @property
     def part(self) -> StageSlice:
@@ -133,23 +114,18 @@ class Replica:
         """Every tensor (N,) that is held."""
         return *self.state_tensors, self.gradient_sum, self.flat.gradients
 
-    def at(self, step: int) -> Slot:
-        """Return what the microbatches of a step are run with.
+    def check_step(self, step: int) -> None:
+        """Refuse what is for another step.
 
         Raises:
-            StaleRequest: the stage is at another one.
+            StaleRequest: the stage is not at this one.
         """
         if step != self.version:
             raise StaleRequest(f"request is for step {step}, the stage is at {self.version}")
-        return self.slot
-
-    def drop_graphs(self) -> None:
-        """Free all kept graphs: every one can be recomputed."""
-        self.slot.graphs.clear()
 
     def count(self, microbatch: int) -> None:
-        """Count a microbatch, whose gradient is in scratch."""
-        self.slot.count(microbatch)
+        """See `Slot`."""
+        super().count(microbatch)
         self.outliers.count(microbatch)
 
     def close(self) -> None:
@@ -189,7 +165,7 @@ class Replica:
     def begin(self, version: int) -> None:
         """Begin the step of a version with nothing accumulated; its parameters are there, or come
         from the process that makes them."""
-        self.slot.clear()
+        self.clear()
         self.version = version
 
     def replace_state(self, version: int, tensors: Sequence[Tensor]) -> None:
@@ -315,7 +291,7 @@ class LocalReplica(Replica):
         rate = self._inner_rate() * self.waiting / self.inner_microbatches
         self.inner.step(self.gradient_sum, rate, scale)
         self.gradient_sum.zero_()
-        self.drop_graphs()
+        self.graphs.clear()
         self.waiting = 0
 
     def usual_distance(self, microbatches: int) -> float:
@@ -391,46 +367,29 @@ def open_replica(
     part = slices(run.layers_per_stage)[request.stage]
     if run.local_rounds is not None and leader is not None:
         raise ShapeError("in local rounds each device trains alone: start a volunteer for each")
-    slot = _new_slot(request, part, device)
-    slot.module.precision = precision_on(run.compute, fast_in_bf16=_is_fast(device))
-    slot.module.reruns_blocks = request.reruns_blocks
-    slot.module.logits_at_once = request.logits_at_once
-    flat = slot.flat
+    module = (blank_stage if run.start else build_stage)(spec, part, run.seed).to(device)
+    module.precision = precision_on(run.compute, fast_in_bf16=_is_fast(device))
+    module.reruns_blocks = request.reruns_blocks
+    module.logits_at_once = request.logits_at_once
+    flat = FlatParameters(module, home=vectors_for(request, device))
     wire = Wire(run, request.swarm, request.stage, device)
-    outliers = OutlierFilter(
-        {"forward": request.stage, "backward": run.stage_count - 1 - request.stage}
-    )
     samples = Samples(request) if request.corpus else None
-    rest = wire, request.graphs_kept, outliers, samples
+    rest = wire, request.peer, request.graphs_kept, samples
     if leader is not None:
-        return Replica(request.peer, slot, leader.optimizer, *rest)
+        return Replica(module, flat, leader.optimizer, *rest)
     home = flat.home
     if run.local_rounds is not None:  # what is touched once a round lies in a GPU's host memory
         home = Vectors(device) if device.type == "cpu" else host_vectors(device)
     own, matrices = flat_optimizer(run.optimizer), hidden_matrices(spec, part)
     optimizer = own(flat.values, flat.decay_size, run.optimizer, matrices, home)
     if run.local_rounds is None:
-        return Replica(request.peer, slot, optimizer, *rest)
+        return Replica(module, flat, optimizer, *rest)
     base = home.zeros(flat.values.numel()).copy_(flat.values)
     outer, optimizer.alone = flat_optimizer(OUTER)(base, 0, OUTER, home=home), True
+    every = run.local_rounds.inner_microbatches
     return LocalReplica(
-        request.peer,
-        slot,
-        outer,
-        *rest,
-        base=base,
-        inner=optimizer,
-        inner_microbatches=run.local_rounds.inner_microbatches,
+        module, flat, outer, *rest, base=base, inner=optimizer, inner_microbatches=every
     )
-
-
-def _new_slot(request: OpenStage, part: StageSlice, device: torch.device) -> Slot:
-    run = request.manifest
-    make = blank_stage if run.start else build_stage
-    module = make(run.model, part, run.seed)
-    module.to(device)
-    flat = FlatParameters(module, home=vectors_for(request, device))
-    return Slot(module, flat, flat.home.zeros(flat.values.numel()))
 
 
 def step_scale(squared_norm: float, tokens: int, largest_norm: float) -> float:

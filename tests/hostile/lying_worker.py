@@ -61,11 +61,11 @@ def nothing_computed(lies: Lies) -> None:
     forward_backward, backward = passes.forward_backward, passes.backward
 
     def _zero(replica: Replica, request: Any) -> list[Boundary]:
-        slot = replica.at(request.step)
-        slot.check_counted(request.microbatch, counted=False)
-        slot.graphs.pop(request.microbatch, None)
-        slot.flat.zero_gradients()
-        slot.count(request.microbatch)
+        replica.check_step(request.step)
+        replica.check_counted(request.microbatch, counted=False)
+        replica.graphs.pop(request.microbatch, None)
+        replica.flat.zero_gradients()
+        replica.count(request.microbatch)
         if replica.part.embeds:
             return []
         zeros = torch.zeros(replica.wire.boundary_shape)

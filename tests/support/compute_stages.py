@@ -203,7 +203,7 @@ class Chain:
         reply, gradients = self.workers[-1].call(LossTask(**how), *inputs[-1])
         for worker, given in reversed(list(zip(self.workers[:-1], inputs, strict=False))):
             if not keep_graph:
-                worker.replica.drop_graphs()
+                worker.replica.graphs.clear()
             sent = worker.call(BackwardTask(**how), gradients[0], *(() if keep_graph else given))[1]
             gradients = [*sent, *gradients]
         return Passed(reply.loss_sum, inputs, gradients)

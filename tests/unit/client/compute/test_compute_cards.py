@@ -122,7 +122,7 @@ def test_a_microbatch_stays_where_its_graph_is_and_counts_once() -> None:
     for m in ids:
         _, (boundary,) = worker.call(ForwardTask(step=0, microbatch=m), tokens_of(m))
         assert boundary == passed[m].inputs[1][0]
-    assert [len(card.replica.slot.graphs) for card in cards_of(worker)] == [2, 2]
+    assert [len(card.replica.graphs) for card in cards_of(worker)] == [2, 2]
     for m in ids:  # without the input: only the card with the graph can do it
         request = BackwardTask(step=0, microbatch=m)
         worker.call(request, passed[m].gradients[0])

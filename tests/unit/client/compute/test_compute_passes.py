@@ -85,7 +85,7 @@ def test_graphs_are_kept_within_the_budget() -> None:
         for m in (1, 2, 3, 2)  # the last one in its place
     ]
     assert told == [True, True, False, True]
-    assert worker.replica.slot.graphs.keys() == {1, 2}
+    assert worker.replica.graphs.keys() == {1, 2}
 
 
 def test_backward_without_graph_asks_for_the_input() -> None:
@@ -228,11 +228,11 @@ def test_running_out_of_memory_is_survived(monkeypatch) -> None:
     chain = Chain([2, 2])
     (gradient,), first, (before, _) = chain.run(1).gradients, chain.workers[0], chain.sums
     first.call(ForwardTask(step=0, microbatch=1), tokens_of(1))
-    assert first.replica.slot.graphs
+    assert first.replica.graphs
     with monkeypatch.context() as patch:
         patch.setattr(device, "probe", lambda request: torch.empty(1 << 50))
         assert first.fails(Probe(sizes=[])).kind == "oom"
-    assert not first.replica.slot.graphs, "given up also for what is no pass"
+    assert not first.replica.graphs, "given up also for what is no pass"
     first.call(ForwardTask(step=0, microbatch=2), tokens_of(1))
     with monkeypatch.context() as patch:
         patch.setattr(first.replica.module, "forward", lambda *given: torch.empty(1 << 50))
