@@ -23,6 +23,7 @@ from msgspec import Meta
 
 from client.compute.errors import FailureKind
 from model_zoo.specs.model import LOGITS_AT_ONCE
+from model_zoo.specs.precision import Compute, Precision, precision_on
 from protocol.manifest import Manifest
 from protocol.pipeline.effects import Outcome, Task
 
@@ -61,27 +62,38 @@ class Saved(Reply, frozen=True, kw_only=True):
     digests: list[bytes]
 
 
-class MatmulRate(msgspec.Struct, frozen=True):
-    """Measured multiply-add rate of one square matrix size."""
-
-    size: int
-    dtype: str
-    flop_per_s: float
-
-
 class Probed(Reply, frozen=True, kw_only=True):
-    """The device and its measured speed."""
+    """The device and its measured speed; by default nothing is known of it."""
 
-    device: str
+    device: str = ""
+    threads: int = 0
+    """CPU threads that it was asked about."""
     identity: str = ""
     """What its speed follows from: the device, its memory, its driver and the build of torch."""
-    rates: list[MatmulRate]
-    memory_total_bytes: int
-    memory_available_bytes: int
+    peaks: dict[Precision, float] = {}
+    """FLOP/s of the best product of matrices in each type of numbers; empty: not measured."""
+    memory_total_bytes: int = 0
+    memory_available_bytes: int = 0
     platform: str = "cpu"
     """`cuda`, `rocm` or `mps`; or `cpu`."""
     unused: dict[str, str] = {}
     """GPUs that are there and cannot train, with the reason."""
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the memory is a GPU's."""
+        return self.platform != "cpu"
+
+    @property
+    def has_host(self) -> bool:
+        """Whether the machine has other memory than that which stages may take: an Apple GPU
+        shares the processor's."""
+        return self.on_gpu and self.platform != "mps"
+
+    def peak_flops(self, compute: Compute) -> float:
+        """Return the FLOP/s that the device reaches in a run's type of numbers; 0: not measured."""
+        fast = self.on_gpu and self.peaks.get("bf16", 0.0) > self.peaks.get("fp32", 0.0)
+        return self.peaks.get(precision_on(compute, fast_in_bf16=fast), 0.0)
 
 
 class Failed(Reply, frozen=True, kw_only=True):

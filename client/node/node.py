@@ -257,7 +257,7 @@ class Node(ControlApi):
         stopping, paused = self._stop_asked.is_set(), self._pauses.now
         held_stages = self._training.held_stages
         now = take_snapshot(self._engine, held_stages, self._started, stopping, paused)
-        used_bytes, capacity = self._limiting.used_bytes, held_stages.capacity
+        used_bytes, threads = self._limiting.used_bytes, held_stages.capacity.threads
         started = self._engine.own_advert.entered or paused is not None
         state, reason = now.state, now.reason
         if not started and not stopping:
@@ -268,7 +268,7 @@ class Node(ControlApi):
             now,
             state=state,
             reason=reason,
-            limits=limits_view(self._options.settings, used_bytes, capacity),
+            limits=limits_view(self._options.settings, used_bytes, threads),
             started=started,
             relay=self._relaying.view(),
             reach=structs.replace(now.reach, change=self._network.watch.words(trio.current_time())),

@@ -11,11 +11,12 @@ from contextlib import suppress
 import trio
 
 from client.compute.process import RequestFailed, Worker, WorkerDied
+from client.compute.requests import Probed
 from client.config import Settings
 from client.errors import ExitCode, UserError
 from client.limits.cores import find_cores
 from client.train.engine import Engine
-from client.train.machine.capacity import Capacity, advert, measured_capacity
+from client.train.machine.capacity import advert, measured_capacity
 from client.train.machine.disk_room import NoRoom
 from client.train.machine.pausing import Pauses
 from client.train.stage.held_stages import HeldStages
@@ -136,8 +137,8 @@ class Training:
         if told:
             self._engine.perform(Explain("swarm", "the clocks agree now: taking part"))
 
-    async def _measured(self) -> tuple[Capacity, str]:
-        """Return the measured capacity, and why the training data are not here; empty: they are.
+    async def _measured(self) -> tuple[Probed, str]:
+        """Return what was measured, and why the training data are not here; empty: they are.
 
         Raises:
             UserError: this machine is too small for any stage, the device is unusable, or one
@@ -178,8 +179,7 @@ class Training:
         Raises:
             UserError: it is too little for any stage.
         """
-        usable, devices = self.held_stages.usable_bytes(), self.held_stages.devices()
-        return bytes_to_advertise(self._engine.manifest, usable, devices)
+        return bytes_to_advertise(self._engine.manifest, self.held_stages.devices())
 
     # --- parts -------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from client.cli.commands.create import sign
 from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.compute.process import Worker
+from client.compute.requests import Probed
 from client.config import Settings
 from client.control.snapshot import Snapshot
 from client.events import Entry, Event, StepCommitted
@@ -32,7 +33,6 @@ from client.store.paths import Entry as HomeEntry
 from client.store.paths import home_folders
 from client.store.texts import TextStore
 from client.train.engine import Engine
-from client.train.machine.capacity import Capacity
 from client.train.machine.pausing import Pauses
 from client.train.reporting.event_sink import EventSink
 from client.train.stage.held_stage import HeldStageDriver
@@ -246,7 +246,7 @@ class TestSwarm:
         held_stages = engine.held_stages = HeldStages(engine, site, _local(workers))
         # who leaves waits for no copy of its state, unless a test has one kept
         held_stages.buddies.hand_over = AsyncMock(return_value=False)  # type: ignore[method-assign]
-        held_stages.capacity = Capacity("cpu", 1, {"fp32": 1e9}, PLENTY_BYTES)
+        held_stages.capacity = Probed(threads=1, memory_total_bytes=PLENTY_BYTES)
         life = trio.CancelScope()
         self._nursery.start_soon(
             _within, life, engine.run, held_stages.history.run, held_stages.run

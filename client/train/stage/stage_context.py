@@ -7,11 +7,11 @@ from pathlib import Path
 import trio
 
 from client.compute.process import Worker
+from client.compute.requests import Probed
 from client.config import Settings
 from client.store.paths import Entry
 from client.store.texts import TextStore
 from client.train.engine import Engine
-from client.train.machine.capacity import Capacity, usable_memory_bytes
 from client.train.machine.memory_budget import MemoryBudget
 from client.train.machine.time_spent import TimeSpent
 from client.train.ports import StageHolder
@@ -64,14 +64,13 @@ class StageContext(StageHolder):
         self.leaves = LeafSupply(engine, texts, sources, settings.data_cache_bytes)
         """Supplies the training data leaf by leaf."""
         engine.downloads.takers.append(self.leaves)
-        self.capacity = Capacity("", 0, {}, 0)
+        self.capacity = Probed()
         """Measured before a stage is assigned."""
         self.workers = WorkerPool(new_worker)
         self.scheduler = TaskScheduler(len(settings.devices))
         self.time_spent = TimeSpent(settings.compute_share)
         self.memory_budget = MemoryBudget(
             manifest,
-            self.usable_bytes,
             self.devices,
             lambda: any(held.machine.drains for held in self.held.values()),
         )
@@ -91,13 +90,9 @@ class StageContext(StageHolder):
         """Return the stages that cannot be taken, with the reasons."""
         return self.leaves.unable()
 
-    def usable_bytes(self) -> int:
-        """Return the memory that our stages may take."""
-        return usable_memory_bytes(self.capacity, self.settings)
-
     def devices(self) -> Devices:
-        """Return what our devices have for a stage now."""
-        return devices_now(self.settings, has_host=self.capacity.has_host)
+        """Return what our devices have for stages now."""
+        return devices_now(self.settings, self.capacity)
 
     def update_view(self, view: SwarmView) -> None:
         """Take a new view of the swarm."""

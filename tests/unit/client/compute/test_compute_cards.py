@@ -17,7 +17,7 @@ from client.compute import device, passes
 from client.compute.cards import Card, Cards
 from client.compute.device import probe
 from client.compute.payload import Buffer
-from client.compute.requests import Answer, Load, LoadStart, MatmulRate, Ping, Probe, Save
+from client.compute.requests import Answer, Load, LoadStart, Ping, Probe, Save
 from client.compute.starting import write_start
 from client.compute.wire import Wire
 from model_zoo.huggingface.imports import Imported
@@ -308,9 +308,9 @@ def test_a_card_that_is_not_there_is_named() -> None:
 
 def test_what_devices_have_measured_is_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "memory_bytes", lambda _device: (800, 600))
-    monkeypatch.setattr(device, "_matmul_rate", lambda n, _type, _on: MatmulRate(n, "float32", 3.0))
+    monkeypatch.setattr(device, "_flop_per_s", lambda *_: 3.0)
     found = probe(Probe(sizes=[64], device=devices(2), threads=2))
-    assert found.rates[0].flop_per_s == 6.0
+    assert (found.peaks, found.threads) == ({"fp32": 6.0, "bf16": 6.0}, 2)
     assert (found.memory_total_bytes, found.memory_available_bytes) == (400, 300)
     assert found.identity.count("800 bytes") == 2
     monkeypatch.setattr(device, "select_device", lambda _name: torch.device("meta"))

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import trio
 
+from client.compute.requests import Probed
 from client.config import Settings
 from client.errors import ExitCode
 from client.train import training as training_module
-from client.train.machine.capacity import Capacity
 from client.train.machine.disk_room import NoRoom
 from client.train.machine.pausing import Pauses
 from client.train.stage.held_stage import Diverged
@@ -29,7 +29,7 @@ class ScriptedTraining(Training):
     """Volunteers whose places a test assigns instead of the matching."""
 
     async def _enter(self) -> None:
-        self.held_stages.capacity = Capacity("cpu", 1, {"fp32": 1e9}, 2**33)
+        self.held_stages.capacity = Probed(threads=1, memory_total_bytes=2**33)
         await trio.sleep_forever()
 
 
