@@ -106,10 +106,15 @@ def examine(path: Path) -> tuple[CheckpointInfo, list[bytes]]:
         CheckpointError: it is damaged.
     """
     with reading(path) as file:
-        info, hasher = info_of(file), LeafHasher()
-        file.seek(info.data_start)
-        for part in iter(lambda: file.read(LEAF_BYTES), b""):
-            hasher.update(memoryview(part))
+        return sound(file, path)
+
+
+def sound(file: BinaryIO, path: Path) -> tuple[CheckpointInfo, list[bytes]]:
+    """As `examine`, of an open file."""
+    info, hasher = info_of(file), LeafHasher()
+    file.seek(info.data_start)
+    for part in iter(lambda: file.read(LEAF_BYTES), b""):
+        hasher.update(memoryview(part))
     check_hash(info, root(info.version, hasher.digests), path)
     return info, hasher.digests
 
