@@ -80,7 +80,7 @@ class Averager:
         self.last_norm: float | None = None
         """L2 norm of the sum that made this version; None where it was not applied here."""
         lossy = not CODECS[replica.wire.run.averaging_codec].lossless
-        self._residual = replica.away.zeros(replica.size) if lossy else None
+        self._residual = replica.optimizer.home.zeros(replica.size) if lossy else None
 
     def _clear_residual(self) -> None:
         if self._residual is not None:
@@ -335,8 +335,7 @@ class Averager:
         self.forget_sums()
         self._squares.append(squares)
         self.last_norm = math.sqrt(squares)
-        tokens = self.replica.step_tokens
-        norm = self.replica.update(total, squares, tokens, task.rate, task.stretch)
+        norm = self.replica.update(total, squares, task.rate, task.stretch)
         digest = self.replica.state_hash() if self.replica.is_small else ""
         return Outcome(hash=digest, grad_norm=norm)
 

@@ -183,8 +183,8 @@ class Cards:
             own = card.replica
             with _all_or_none(card):
                 own.begin(leader.version)
-                own.parameters.copy_(leader.parameters)
-                if _checksum(own.parameters) != _checksum(leader.parameters):
+                own.flat.values.copy_(leader.parameters)
+                if _checksum(own.flat.values) != _checksum(leader.parameters):
                     raise ArithmeticError("its parameters are not the first card's")
                 if base:
                     named = leader.module.named_parameters()

@@ -34,7 +34,6 @@ from model_zoo.specs.matrices import hidden_matrices
 from model_zoo.specs.optimizer import learning_rate, stage_clip
 from model_zoo.specs.precision import precision_on
 from model_zoo.specs.slices import StageSlice, slices
-from model_zoo.specs.state import StateSpec
 from model_zoo.specs.state_hash import LEAF_BYTES, leaf_digest, leaves, root
 from model_zoo.stages import Stage, blank_stage, build_stage, twin
 from model_zoo.vectors import Vectors
@@ -60,6 +59,8 @@ class Replica(Slot):
     version: int = field(default=0, init=False)
     outliers: OutlierFilter = field(init=False)
     """Sizes of the tensors from other stages."""
+    step_tokens: int = field(init=False)
+    """Of a whole step, in all replicas."""
     sequences_at_once: int = field(init=False)
     """Sequences of a microbatch that are run at a time: all, until memory is short."""
 
@@ -67,27 +68,13 @@ class Replica(Slot):
         super().__post_init__()
         run, stage = self.wire.run, self.wire.stage
         self.outliers = OutlierFilter({"forward": stage, "backward": run.stage_count - 1 - stage})
+        self.step_tokens = run.tokens_per_step
         self.sequences_at_once = run.sequences_per_microbatch
 
     @property
-    def step_tokens(self) -> int:
-        """Of a whole step, in all replicas."""
-        return self.wire.run.microbatches_per_step * self.wire.run.tokens_per_microbatch
-
-    @property
-    def state(self) -> StateSpec:
-        """The layout of a version: the sections of `state_tensors`, in their order."""
-        return StateSpec(self.optimizer.spec.name)
-
-    @property
-    def away(self) -> Vectors:
-        """Where what a round touches once lies."""
-        return self.flat.home
-
-    @property
     def parameters(self) -> Tensor:
-        """Those of `version`, (N,)."""
-        return self.flat.values
+        """Those of `version`, (N,); of the leader's, where that makes the versions."""
+        return self.optimizer.values
 
     @property
     def version_stage(self) -> Stage:
@@ -106,13 +93,8 @@ class Replica(Slot):
 
     @property
     def state_tensors(self) -> tuple[Tensor, ...]:
-        """The tensors of a version: a vector (N,) for each section of its `state`."""
+        """The tensors of a version: a vector (N,) for each section of its `StateSpec`."""
         return self.parameters, *self.optimizer.vectors
-
-    @property
-    def buffers(self) -> tuple[Tensor, ...]:
-        """Every tensor (N,) that is held."""
-        return *self.state_tensors, self.gradient_sum, self.flat.gradients
 
     def check_step(self, step: int) -> None:
         """Refuse what is for another step.
@@ -137,12 +119,7 @@ class Replica(Slot):
         return self.gradient_sum[start:end]
 
     def update(
-        self,
-        total: Tensor,
-        squared_norm: float,
-        tokens: int,
-        rate: float | None = None,
-        stretch: float = 1.0,
+        self, total: Tensor, squared_norm: float, rate: float | None, stretch: float = 1.0
     ) -> float:
         """Make the next version; return the norm of the mean gradient, or of the mean difference.
 
@@ -151,11 +128,10 @@ class Replica(Slot):
         Args:
             total: of the contributions to the step, (N,).
             squared_norm: of `total`.
-            tokens: tokens that it sums over.
             rate: the learning rate; None: that of the schedule.
             stretch: factor of the mean difference of a local round.
         """
-        config = self.optimizer.spec
+        config, tokens = self.optimizer.spec, self.step_tokens
         rate = learning_rate(config, self.version) if rate is None else rate
         scale = step_scale(squared_norm, tokens, stage_clip(config, self.part.count))
         self.optimizer.step(total, rate, scale * stretch)
@@ -236,14 +212,12 @@ class LocalReplica(Replica):
     of the weights as they are now.
 
     Fields:
-        base: the parameters of the version, (N,).
         inner: the optimizer of the weights that passes compute with.
         inner_microbatches: that make an inner step.
         rate: the learning rate of the version's steps by an amendment; None: the schedule's.
         waiting: microbatches in the gradient sum.
     """
 
-    base: Tensor = field(kw_only=True)
     inner: FlatOptimizer = field(kw_only=True)
     inner_microbatches: int = field(kw_only=True)
     rate: float | None = None
@@ -251,27 +225,12 @@ class LocalReplica(Replica):
     _version_stage: Stage | None = None
 
     @property
-    def away(self) -> Vectors:
-        """See `Replica`."""
-        return self.inner.home
-
-    @property
-    def parameters(self) -> Tensor:
-        """See `Replica`."""
-        return self.base
-
-    @property
     def version_stage(self) -> Stage:
         """See `Replica`."""
         if self._version_stage is None:
             self._version_stage = twin(self.module)
-            self.flat.bind(self._version_stage, self.base.to(self.flat.values.device))
+            self.flat.bind(self._version_stage, self.parameters.to(self.flat.values.device))
         return self._version_stage
-
-    @property
-    def buffers(self) -> tuple[Tensor, ...]:
-        """See `Replica`."""
-        return *super().buffers, self.flat.values, *self.inner.vectors
 
     def count(self, microbatch: int) -> None:
         """See `Replica`. Maybe take an inner step."""
@@ -306,26 +265,21 @@ class LocalReplica(Replica):
     def contribution(self, start: int, end: int) -> Tensor:
         """See `Replica`: how far the weights have come down from the version's, times tokens."""
         home = self.gradient_sum.device
-        base, values = (each[start:end].to(home) for each in (self.base, self.flat.values))
+        base, values = (each[start:end].to(home) for each in (self.parameters, self.flat.values))
         tokens = len(self.counted) * self.wire.run.tokens_per_microbatch
         return torch.sub(base, values).mul_(tokens)
 
     def update(
-        self,
-        total: Tensor,
-        squared_norm: float,
-        tokens: int,
-        rate: float | None = None,
-        stretch: float = 1.0,
+        self, total: Tensor, squared_norm: float, rate: float | None, stretch: float = 1.0
     ) -> float:
         """See `Replica`; the rate is that of the next round's inner steps."""
         self.rate = rate
-        return super().update(total, squared_norm, tokens, None, stretch)
+        return super().update(total, squared_norm, None, stretch)
 
     def begin(self, version: int) -> None:
         """See `Replica`."""
         super().begin(version)
-        self.flat.values.copy_(self.base)
+        self.flat.values.copy_(self.parameters)
         self.waiting, self._version_stage = 0, None
 
     def replace_state(self, version: int, tensors: Sequence[Tensor]) -> None:
@@ -387,9 +341,7 @@ def open_replica(
     base = home.zeros(flat.values.numel()).copy_(flat.values)
     outer, optimizer.alone = flat_optimizer(OUTER)(base, 0, OUTER, home=home), True
     every = run.local_rounds.inner_microbatches
-    return LocalReplica(
-        module, flat, outer, *rest, base=base, inner=optimizer, inner_microbatches=every
-    )
+    return LocalReplica(module, flat, outer, *rest, inner=optimizer, inner_microbatches=every)
 
 
 def step_scale(squared_norm: float, tokens: int, largest_norm: float) -> float:

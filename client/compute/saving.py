@@ -48,6 +48,7 @@ from client.compute.replica import (
 )
 from client.compute.requests import Load, Save, Saved
 from client.store.atomic import replacing
+from model_zoo.specs.state import StateSpec
 from model_zoo.specs.state_hash import LeafHasher, root
 from protocol.pipeline.effects import HashTask, Outcome
 
@@ -191,7 +192,7 @@ def _info(replica: Replica) -> CheckpointInfo:
     part = replica.part
     named = replica.wire.swarm, part.index, part.count, replica.version
     layout = tuple((each.name, tuple(each.shape)) for each in replica.flat.layout)
-    return CheckpointInfo(*named, NO_HASH, layout, replica.state)
+    return CheckpointInfo(*named, NO_HASH, layout, StateSpec(replica.optimizer.spec.name))
 
 
 def begin_hash(replica: Replica, task: HashTask, throttle: Throttle) -> Callable[[], Outcome]:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from client.compute.executor import Executor
 from client.compute.memory import MemoryNeed, memory_need
 from client.compute.payload import Buffer
+from client.compute.replica import LocalReplica
 from client.compute.requests import Answer, AnyRequest, Failed, OpenStage
 from model_zoo.specs.architecture import Experts, Lora
 from model_zoo.specs.data import DataSpec
@@ -220,6 +221,13 @@ class Chain:
             for worker in self.workers
             for part in worker.replica.flat.layout
         }
+
+
+def buffers_of(replica: Any) -> list[torch.Tensor]:
+    """Every tensor (N,) that a replica holds."""
+    held = [*replica.state_tensors, replica.gradient_sum, replica.flat.gradients]
+    inner = isinstance(replica, LocalReplica) and (replica.flat.values, *replica.inner.vectors)
+    return [*held, *(inner or ())]
 
 
 def need_of(request: OpenStage, *, host: bool = False) -> MemoryNeed:

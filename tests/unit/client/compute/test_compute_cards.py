@@ -93,7 +93,7 @@ def test_several_make_the_versions_of_one(count: int, tmp_path: Path) -> None:
         expected, _ = alone.call(ApplyTask(step=step))
         assert applied.grad_norm == pytest.approx(expected.grad_norm, rel=1e-4)
         first, *others = (card.replica for card in cards_of(worker))
-        assert all(torch.equal(first.parameters, other.parameters) for other in others)
+        assert all(torch.equal(first.parameters, other.flat.values) for other in others)
     worker.call(Save(version=4, path=str(tmp_path / "several")))
     alone.call(Save(version=4, path=str(tmp_path / "alone")))
     kept, right = load_file(tmp_path / "several"), load_file(tmp_path / "alone")
@@ -183,7 +183,7 @@ def test_the_first_card_alone_keeps_what_rounds_need() -> None:
     worker = opened(0, [4], averaging="s8", device=devices(2))
     first, other = (card.replica for card in cards_of(worker))
     assert other.optimizer is first.optimizer
-    assert other.parameters.data_ptr() != first.parameters.data_ptr()
+    assert other.flat.values.data_ptr() != first.flat.values.data_ptr()
 
 
 def test_an_audit_is_the_first_card_s_and_what_moves_a_sum_waits(

@@ -34,7 +34,7 @@ from model_zoo.specs.state import StateSpec
 from model_zoo.specs.state_hash import LEAF_BYTES, LeafHasher, leaf_digest, leaves
 from model_zoo.specs.state_hash import root as root_of
 from protocol.pipeline.effects import ApplyTask, HashTask, LossTask
-from tests.support.compute_stages import LocalWorker, opened, tokens_of
+from tests.support.compute_stages import LocalWorker, buffers_of, opened, tokens_of
 from tests.support.hashes import state_hash
 
 
@@ -319,13 +319,13 @@ def test_a_checkpoint_of_local_rounds_is_not_taken_for_another(tmp_path: Path) -
     trained(local_rounds=LocalRounds(1)).call(Save(version=2, path=str(path)))
     worker = opened(0, [4])
     worker.call(LossTask(step=0, microbatch=0), tokens_of(0))
-    before = [buffer.clone() for buffer in worker.replica.buffers]
+    before = [buffer.clone() for buffer in buffers_of(worker.replica)]
     failed = worker.fails(Load(path=str(path), version=2))
     assert failed.kind == "checkpoint"
     assert "state is another" in failed.message
     assert "sgd" in failed.message
     assert (worker.replica.version, worker.replica.counted) == (0, {0})
-    assert all(map(torch.equal, worker.replica.buffers, before))
+    assert all(map(torch.equal, buffers_of(worker.replica), before))
 
 
 def test_every_kind_of_damage_is_found(checkpoint: Path, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from tests.support.compute_stages import (
     SEQUENCES,
     TOKENS,
     LocalWorker,
+    buffers_of,
     need_of,
     open_request,
     opened,
@@ -50,7 +51,7 @@ def test_the_state_is_what_the_worker_holds(codec, rounds, vectors) -> None:
     """In local rounds: weights, the version's and their moments, sum, scratch."""
     worker, request = LocalWorker(), open_request(1, CUT, averaging=codec, local_rounds=rounds)
     worker.call(request)
-    held = sum(each.nbytes for each in worker.replica.buffers)
+    held = sum(each.nbytes for each in buffers_of(worker.replica))
     residual = worker.executor._opened.averager._residual
     held += 0 if residual is None else residual.nbytes
     vector, lossy = 4 * worker.replica.size, codec != "fp32"
@@ -82,9 +83,9 @@ def test_beside_a_gpu_a_local_round_takes_twelve_bytes_of_each() -> None:
 def test_every_buffer_is_counted_once(rounds) -> None:
     """The count equals the buffers present: none twice, and the module owns no others."""
     replica = opened(1, CUT, local_rounds=rounds).replica
-    held = {buffer.data_ptr() for buffer in replica.buffers}
-    assert len(held) == len(replica.buffers)
-    storages = {buffer.untyped_storage().data_ptr() for buffer in replica.buffers}
+    held = {buffer.data_ptr() for buffer in buffers_of(replica)}
+    assert len(held) == len(buffers_of(replica))
+    storages = {buffer.untyped_storage().data_ptr() for buffer in buffers_of(replica)}
     for parameter in replica.module.parameters():
         assert parameter.untyped_storage().data_ptr() in storages
         assert parameter.grad.untyped_storage().data_ptr() in storages

@@ -34,6 +34,7 @@ from tests.support.compute_stages import (
     TOKENS,
     Chain,
     LocalWorker,
+    buffers_of,
     open_request,
     opened,
     relative_error,
@@ -284,7 +285,7 @@ def test_gradients_are_fp32_and_near_those_of_fp32(model: str) -> None:
         worker = opened(0, [4], model=model, precision=precision)
         worker.call(LossTask(step=0, microbatch=1), tokens_of(1))
         sums[precision] = worker.replica.gradient_sum
-        assert all(buffer.dtype == torch.float32 for buffer in worker.replica.buffers)
+        assert all(buffer.dtype == torch.float32 for buffer in buffers_of(worker.replica))
     apart = relative_error(sums["bf16"], sums["fp32"])
     assert 1e-5 < apart < 5e-2
 
