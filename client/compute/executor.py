@@ -244,15 +244,14 @@ class Executor:
             blocks, compiled = compile_blocks(request, replica, chosen)
             made.append((replica, blocks))
             said += [compiled] * (compiled not in said)
-        leader = made[0][0]
-        opened = Auditor(Averager(leader))
+        opened = Auditor(Averager(made[0][0]))
         if len(cards) > 1:
             for card, chosen in zip(cards, devices, strict=True):
                 card.begin_thread(chosen)
         for card, held in zip(cards, made, strict=True):  # all of them or none
             card.held, card.blocks = held
         self._opened = opened
-        return StageOpened(parameters=leader.size, compiled="; ".join(said))
+        return StageOpened(compiled="; ".join(said))
 
     def _load(self, request: Load | LoadStart) -> None:
         replica = self._stage.replica

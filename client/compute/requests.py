@@ -49,7 +49,6 @@ class StageOpened(Reply, frozen=True, kw_only=True):
     asked for it.
     """
 
-    parameters: int
     compiled: str = ""
 
 
@@ -150,8 +149,6 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     """Whether blocks are compiled when the stage is opened; `auto`: on an NVIDIA or AMD GPU."""
     compile_folder: str = ""
     """Of what was compiled, now and in earlier sessions."""
-    compile_threads: Positive = 1
-    """How many kernels are compiled at once, where nobody else needs the cores."""
     corpus: str = ""
     """Folder of the training data, or of leaves of them, for the first stage."""
 

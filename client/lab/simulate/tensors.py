@@ -18,7 +18,7 @@ import msgspec
 from client.compute.averaging import Averager
 from client.compute.executor import Executor
 from client.compute.payload import Buffer
-from client.compute.requests import Answer, Failed, Load, OpenStage, Save, StageOpened
+from client.compute.requests import Answer, Failed, Load, OpenStage, Save
 from client.lab.reference import TrainingPlan
 from client.lab.simulate.invariants import expect
 from client.lab.simulate.multisets import MultisetWorker
@@ -139,14 +139,12 @@ class TensorWorker:
         self._place = replace(place, tokens_everywhere=request.manifest.tokens_everywhere)
         self._executor = Executor()
         self._folder = folder
-        opened, _ = self._execute(request)
-        assert isinstance(opened, StageOpened)
-        self._size = opened.parameters
+        self._execute(request)
 
     @property
     def size(self) -> int:
         """Parameters of the stage."""
-        return self._size
+        return self.averager.replica.size
 
     @property
     def averager(self) -> Averager:

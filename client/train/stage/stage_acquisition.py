@@ -124,11 +124,8 @@ class StageAcquisition:
 
     # --- the steps ---------------------------------------------------------------------------
 
-    async def open(self, fit: Fit) -> int:
+    async def open(self, fit: Fit) -> None:
         """Open the stage in the worker; ``fit`` says how it fits into memory.
-
-        Returns:
-            The elements of the stage's gradient.
 
         Raises:
             DataMissing: nobody has the training data.
@@ -149,7 +146,6 @@ class StageAcquisition:
             self._engine.perform(Explain("pipeline", words))
         if self._engine.manifest.model.lora is not None:
             await self._begin_imported()  # at every version: it is no part of the state
-        return opened.parameters
 
     async def way_in(self) -> Join | Begin:
         """Wait until the state can be had: from siblings, or from the start of the lineage."""

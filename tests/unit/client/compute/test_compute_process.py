@@ -15,6 +15,7 @@ import trio.testing
 
 from client.compute.process import RequestFailed, Worker, WorkerDied
 from client.compute.requests import Ping
+from model_zoo.specs.slices import stage_parameters
 from protocol.pipeline.effects import ContributeTask, ForwardTask, LossTask
 from tests.support.compute_stages import open_request, tokens_of
 from tests.support.workers import open_worker
@@ -27,17 +28,18 @@ TIMEOUT_S = 60
 async def test_requests_are_pipelined_and_run_in_the_order_of_their_submission() -> None:
     with trio.fail_after(TIMEOUT_S):
         async with open_worker() as worker:
-            opening = await worker.call(open_request(0, [4]))
-            assert opening[0].parameters > 0
+            opening = open_request(0, [4])
+            size = stage_parameters(opening.manifest.model, [4], 0)
+            await worker.call(opening)
             requests = [LossTask(step=0, microbatch=index) for index in range(8)]
             submitted = [worker.submit(one, [tokens_of(one.microbatch)]) for one in requests]
             with pytest.raises(RequestFailed) as caught:
                 await worker.call(ForwardTask(step=9, microbatch=0), [b""])
             assert caught.value.kind == "stale"
-            request = ContributeTask(step=0, attempt=0, bounds=[0, opening[0].parameters])
+            request = ContributeTask(step=0, attempt=0, bounds=[0, size])
             reply, (shard,) = await worker.call(request)
             assert reply.counted == tuple(range(8))
-            assert len(shard) > 4 * opening[0].parameters
+            assert len(shard) > 4 * size
             os.kill(worker.pid, signal.SIGKILL)
             with pytest.raises(WorkerDied):
                 await worker.call(request)

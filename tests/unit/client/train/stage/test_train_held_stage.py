@@ -159,7 +159,7 @@ class TestItsEnd:
             with pytest.MonkeyPatch.context() as patch:
                 make = Mock(return_value=seat)
                 patch.setattr("client.train.stage.held_stage.Seat", make)
-                held.of._new_seat(64, 7, era, serving=True)
+                held.of._new_seat(7, era, serving=True)
             made.append(make.call_args.kwargs["promise"])
         assert made == [(7, 3), (8, 1), (0, 0)]
 
