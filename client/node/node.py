@@ -63,7 +63,7 @@ from client.train.messaging.admission import Vouching
 from client.train.messaging.bootstrap import find_swarm, remember_swarm
 from client.train.messaging.kept_links import KeptLinks
 from client.train.reporting.event_sink import EventSink
-from client.train.stage.stage_context import Site
+from client.train.stage.held_stages import HeldStages
 from client.train.training import Training
 from client.train.transfer.state_size import largest_payload, round_bytes, usual_payload
 from protocol.address import Address, parse_address, parse_peer_address
@@ -464,9 +464,9 @@ class Node(ControlApi):
         engine.reach.announced = _parsed(announced(self._options.settings, me))
         engine.own_advert.addresses = self._reach
         engine.reach.moved = engine.own_advert.change
-        site = Site(self._options.settings, self._options.data_path, self._folders.data)
-        training = Training(engine, site, self._pauses)
-        self._engine, self._training = engine, training
+        where = self._folders.data, self._options.data_path
+        held_stages = HeldStages(engine, self._options.settings, *where)
+        self._engine, self._training = engine, Training(held_stages, self._pauses)
         self._relaying = Relaying(
             engine,
             self._options.settings.relay,
@@ -493,7 +493,7 @@ class Node(ControlApi):
                 self._options = replace(self._options, settings=settings)
                 self._limiting.change(settings)
                 self._network.limit(_rates(settings))
-                self._training.limit(settings)
+                self._training.held_stages.settings = settings
                 self._engine.own_advert.update(settings, self._folders.data)
 
     async def _take_part_as_relay(self) -> None:

@@ -1,7 +1,6 @@
 """The context shared by the stages of one volunteer."""
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 import trio
@@ -28,39 +27,38 @@ from protocol.ids import PeerId, Stage
 from protocol.view import SwarmView
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
-    """A node's folders and settings for training."""
-
-    settings: Settings
-    data_path: Path | None
-    """The folder of training data that the user gave."""
-    data: Path
-    """The folder of the files beside the identity."""
-
-
 class StageContext(StageHolder):
     """The context shared by the stages of one volunteer.
 
     Args:
         engine: with the run's history.
-        site: where they keep what they need, and the owner's settings.
+        settings: the owner's; those of ``LIVE`` may be others later.
+        data: the folder of the files beside the identity.
+        data_path: the folder of training data that the user gave.
     """
 
-    def __init__(self, engine: Engine, site: Site, new_worker: NewWorker = Worker) -> None:
-        manifest, settings = engine.manifest, site.settings
+    def __init__(
+        self,
+        engine: Engine,
+        settings: Settings,
+        data: Path,
+        data_path: Path | None = None,
+        new_worker: NewWorker = Worker,
+    ) -> None:
+        manifest = engine.manifest
         super().__init__(manifest.stage_count)
         self.sees = False
         """Whether the view is one of our lineage."""
         assert engine.history is not None, "who only looks on holds no stage"
         self.engine, self.history, self.settings = engine, engine.history, settings
-        texts = TextStore(site.data / Entry.TEXTS)
-        self.checkpoints, self.snapshots = self.history.folder, site.data / Entry.SNAPSHOTS
+        self.data, self.data_path = data, data_path
+        texts = TextStore(data / Entry.TEXTS)
+        self.checkpoints, self.snapshots = self.history.folder, data / Entry.SNAPSHOTS
         self.starts = tuple(texts.path(start.digest) for start in manifest.start)
         """What the stages of an imported model begin with, by stage."""
-        self.compiled = str(site.data / Entry.COMPILED)
+        self.compiled = str(data / Entry.COMPILED)
         """Folder for compiled blocks, by all swarms."""
-        sources = [path for path in (site.data_path, texts.origin(manifest.data.digest)) if path]
+        sources = [path for path in (data_path, texts.origin(manifest.data.digest)) if path]
         self.leaves = LeafSupply(engine, texts, sources, settings.data_cache_bytes)
         """Supplies the training data leaf by leaf."""
         engine.downloads.takers.append(self.leaves)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from client.compute.requests import Probed
-from client.config import Settings
 from client.errors import ExitCode
 from client.train import training as training_module
 from client.train.machine.disk_room import NoRoom
@@ -223,7 +223,8 @@ async def test_limits_that_change_while_it_measures_count(
 ) -> None:
     training, workers = await _measuring(swarm, swarm.folder)
     await swarm.until(lambda: workers)
-    training.limit(Settings(upload_limit_bytes_per_s=1000, download_limit_bytes_per_s=2000))
+    limits = {"upload_limit_bytes_per_s": 1000, "download_limit_bytes_per_s": 2000}
+    training.held_stages.settings = replace(training.held_stages.settings, **limits)
     said = list[tuple[float, float]]()
     own_advert = training._engine.own_advert
     really_enter = own_advert.enter
