@@ -154,36 +154,27 @@ class Worker:
         """Process id of the worker."""
         return self._process.pid
 
-    @overload
-    async def call(
-        self, request: Task, payloads: Sequence[Buffer] = ()
-    ) -> tuple[Outcome, list[bytes]]: ...
-    @overload
-    async def call(
-        self, request: Request[ReplyT], payloads: Sequence[Buffer] = ()
-    ) -> tuple[ReplyT, list[bytes]]: ...
-    async def call(
-        self, request: Request[Any] | Task, payloads: Sequence[Buffer] = ()
-    ) -> tuple[Any, list[bytes]]:
-        """Have a request executed; its reply and the reply's payloads.
+    async def call(self, request: Request[ReplyT]) -> ReplyT:
+        """Have a request executed that is no task, so it has no payloads; its reply.
 
         Calls are executed in the order in which they are made. A cancelled call that was sent
-        already is still executed; its reply is thrown away. Do not change the payloads
-        meanwhile.
+        already is still executed; its reply is thrown away.
 
         Raises:
             RequestFailed: the worker could not do it and says why.
             WorkerDied: the worker is gone, or went before it answered.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
-        return await self.submit(request, payloads).wait()
+        reply, _ = await self.submit(request).wait()
+        return reply
 
     @overload
     def submit(self, request: Task, payloads: Sequence[Buffer] = ()) -> Call[Outcome]: ...
     @overload
     def submit(self, request: Request[ReplyT], payloads: Sequence[Buffer] = ()) -> Call[ReplyT]: ...
     def submit(self, request: Request[Any] | Task, payloads: Sequence[Buffer] = ()) -> Call[Any]:
-        """Queue a request now, wait for it later: requests run in the order of these calls.
+        """Queue a request now, wait for it later: requests run in the order of these calls. Do not
+        change the payloads meanwhile.
 
         Raises:
             WorkerDied: the worker is gone.

@@ -61,8 +61,9 @@ class LocalWorker:
             self._executor.close()  # a save answers from its own thread
         call.done.set()
 
-    async def call(self, request: Request[Any], payloads: Sequence[Buffer] = ()) -> Any:
-        return await self.submit(request, payloads).wait()
+    async def call(self, request: Request[Any]) -> Any:
+        reply, _ = await self.submit(request).wait()
+        return reply
 
     def hang(self) -> None:
         """As by SIGSTOP."""

@@ -79,10 +79,10 @@ async def measured_capacity(
     that is saved is its own."""
     file = Persisted(folder / Entry.CAPACITY, Peaks)
     request = Probe(sizes=[], device=settings.device, threads=threads)
-    found, _ = await worker.call(request)
+    found = await worker.call(request)
     known, of = file.peek(), (settings.device, threads, found.identity)
     if known is None or (known.device, known.threads, known.identity) != of:
-        measured, _ = await worker.call(replace(request, sizes=PROBE_SIZES))
+        measured = await worker.call(replace(request, sizes=PROBE_SIZES))
         known = Peaks(*of, measured.peaks)
         file.keep(known)
     return replace(found, peaks=known.peaks)

@@ -235,8 +235,7 @@ class StageAcquisition:
         manifest, stage = self._engine.manifest, self.stage
         imported = sum(start.size_bytes for start in manifest.start[stage : stage + 1])
         within_s = state_s(data_bytes(manifest, stage) + imported)
-        reply, _ = await answered(self._worker.call(request), within_s)
-        return reply
+        return await answered(self._worker.call(request), within_s)
 
     async def _begin_imported(self) -> None:
         """Load the parameters of an imported model, from our disk or from members; nothing where no

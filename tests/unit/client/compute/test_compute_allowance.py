@@ -62,7 +62,7 @@ async def test_a_worker_takes_no_more_than_it_may_and_goes_on() -> None:
             with pytest.raises(RequestFailed) as caught:
                 await worker.call(Probe(sizes=[8192], device="cpu"))  # two of 256 MiB
             assert caught.value.kind == "oom"
-            reply, _ = await worker.call(LossTask(0, 0), [tokens_of(0)])
+            reply, _ = await worker.submit(LossTask(0, 0), [tokens_of(0)]).wait()
             assert reply.loss_sum > 0
 
 

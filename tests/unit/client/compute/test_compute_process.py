@@ -34,15 +34,15 @@ async def test_requests_are_pipelined_and_run_in_the_order_of_their_submission()
             requests = [LossTask(step=0, microbatch=index) for index in range(8)]
             submitted = [worker.submit(one, [tokens_of(one.microbatch)]) for one in requests]
             with pytest.raises(RequestFailed) as caught:
-                await worker.call(ForwardTask(step=9, microbatch=0), [b""])
+                await worker.submit(ForwardTask(step=9, microbatch=0), [b""]).wait()
             assert caught.value.kind == "stale"
             request = ContributeTask(step=0, attempt=0, bounds=[0, size])
-            reply, (shard,) = await worker.call(request)
+            reply, (shard,) = await worker.submit(request).wait()
             assert reply.counted == tuple(range(8))
             assert len(shard) > 4 * size
             os.kill(worker.pid, signal.SIGKILL)
             with pytest.raises(WorkerDied):
-                await worker.call(request)
+                await worker.submit(request).wait()
             for earlier in submitted:  # answered before the later ones, so before the death
                 reply, payloads = await earlier.wait()
                 assert (reply.loss_sum > 0, payloads) == (True, [])
@@ -83,7 +83,7 @@ async def test_payloads_of_any_size_come_back_and_nothing_deadlocks() -> None:
 
     async def echo(number):
         payloads = [bytes([number]) * size for size in (0, 100, 4096, 10_000, number << 18)]
-        _, echoed = await worker.call(NOTHING, payloads)
+        _, echoed = await worker.submit(NOTHING, payloads).wait()
         assert echoed == payloads
 
     async with echoing() as worker, trio.open_nursery() as nursery:
@@ -98,7 +98,7 @@ async def test_a_worker_leaves_it_to_its_node_when_to_end() -> None:
             await worker.call(open_request(0, [4]))
             for number in (signal.SIGTERM, signal.SIGINT):
                 os.kill(worker.pid, number)
-            reply, _ = await worker.call(LossTask(0, 0), [tokens_of(0)])
+            reply, _ = await worker.submit(LossTask(0, 0), [tokens_of(0)]).wait()
             assert reply.loss_sum > 0
 
 
@@ -131,12 +131,12 @@ async def test_cancelled_calls_leave_the_channel_in_order() -> None:
     async with echoing() as worker:
         os.kill(worker.pid, signal.SIGSTOP)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(worker.call, NOTHING, [bytes(100 << 20)])  # half sent
-            nursery.start_soon(worker.call, NOTHING, [b"not sent"])
+            nursery.start_soon(worker.submit(NOTHING, [bytes(100 << 20)]).wait)  # half sent
+            nursery.start_soon(worker.submit(NOTHING, [b"not sent"]).wait)
             await trio.testing.wait_all_tasks_blocked()
             nursery.cancel_scope.cancel()
         os.kill(worker.pid, signal.SIGCONT)
-        reply, payloads = await worker.call(NOTHING, [b"after"])
+        reply, payloads = await worker.submit(NOTHING, [b"after"]).wait()
         assert (reply.seconds, payloads) == (3, [b"after"])
 
 
@@ -151,7 +151,7 @@ async def test_the_event_loop_runs_while_large_frames_travel() -> None:
 
     async with echoing() as worker, trio.open_nursery() as nursery:
         nursery.start_soon(beat)
-        await worker.call(NOTHING, [bytes(100 << 20)])
+        await worker.submit(NOTHING, [bytes(100 << 20)]).wait()
         nursery.cancel_scope.cancel()
     assert beats > 50  # one write to the socket takes far less than a fiftieth of the payload
 
