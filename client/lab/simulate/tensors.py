@@ -23,8 +23,8 @@ from client.lab.reference import TrainingPlan
 from client.lab.simulate.invariants import expect
 from client.lab.simulate.multisets import MultisetWorker
 from client.lab.simulate.training import TrainingWorld, WorldConfig
-from client.lab.simulate.worker import Payloads
-from client.train.workers.tasks import payload_digest, results, sources
+from client.lab.simulate.worker import Payloads, payload_digest
+from client.train.workers.tasks import results, sources
 from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.codec import AveragingCodec, Codec
 from model_zoo.specs.data import DataSpec
