@@ -109,16 +109,22 @@ def measure_codec(name: Literal["s8", "bf16", "fp32"]) -> CodecFigures:
     """Return the speed of a codec; the contenders take turns, so that load slows all alike."""
     import torch
 
-    from client.compute.codec import decode, encode
+    from client.compute.codec import begin_decoding, begin_encoding
 
     torch.set_num_threads(1)
     numbers = torch.randn(CODEC_ELEMENTS // 1024, 1024)
     copy = torch.empty_like(numbers)
-    payload = encode(numbers, name, direction="forward")
+
+    def encode() -> memoryview:
+        boundary = begin_encoding(numbers, name, "forward").now()
+        boundary.wait()
+        return boundary.payload
+
+    payload = encode()
     copied, encoded, decoded = median_seconds(
         lambda: copy.copy_(numbers),
-        lambda: encode(numbers, name, direction="forward"),
-        lambda: decode(payload, numbers.shape, name, "forward", out=copy),
+        encode,
+        lambda: begin_decoding(payload, numbers.shape, name, "forward", out=copy)[1].now(),
     )
     return CodecFigures(
         encode_bytes_per_s=numbers.nbytes / encoded,

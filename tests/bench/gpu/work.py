@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from client.cli.founding.presets import PRESETS
-from client.compute.codec import encode
 from client.compute.payload import seal
 from client.compute.requests import OpenStage
 from model_zoo.specs.model import ModelSpec
@@ -20,6 +19,7 @@ from model_zoo.specs.precision import Precision
 from model_zoo.specs.slices import StageSlice, slices
 from protocol.pipeline.effects import ApplyTask, BackwardTask, ForwardTask, LossTask
 from tests.bench.gpu.running import Found
+from tests.support.codecs import encode
 from tests.support.compute_stages import LocalWorker, open_request
 
 MAKERS_FLOP_PER_S = {"H100": 989e12, "H200": 989e12}

@@ -9,12 +9,12 @@ import torch
 
 from client.compute import passes
 from client.compute.averaging import Averager
-from client.compute.codec import decode
 from protocol.audit.record import Grade
 from tests.hostile.attack import all_attacks
 from tests.hostile.attacks.work import WHAT
 from tests.hostile.lying_worker import HUGE, LIES
 from tests.support.audited_stage import AuditedStage, Lie
+from tests.support.codecs import decode
 from tests.support.compute_rounds import accumulate, bounds_of, contribute_and_reduce, replicas
 
 PATCHED = (

@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from client.compute import compiling
-from client.compute.codec import decode
 from client.compute.compiling import CompiledBlocks, Run
 from model_zoo.models.documents import documents_of
 from model_zoo.stages import twin
 from protocol.pipeline.effects import BackwardTask, ForwardTask, KeepVersionTask, PassTask
+from tests.support.codecs import decode
 from tests.support.compute_stages import (
     LocalWorker,
     open_request,

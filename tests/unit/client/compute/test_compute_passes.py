@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from client.compute import device, replica
-from client.compute.codec import encode
 from client.compute.passes import LARGEST_GRADIENT
 from client.compute.payload import seal
 from client.compute.replica import squared_norm, step_scale
@@ -25,6 +24,7 @@ from protocol.pipeline.effects import (
     LossTask,
     PassTask,
 )
+from tests.support.codecs import encode
 from tests.support.compute_rounds import reduce_task
 from tests.support.compute_stages import (
     MODELS,
