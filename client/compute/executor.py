@@ -38,7 +38,6 @@ from client.compute.requests import (
     Ping,
     Probe,
     Save,
-    StageOpened,
 )
 from client.compute.starting import load_start
 from protocol.pipeline.effects import (
@@ -225,7 +224,7 @@ class Executor:
             raise StaleRequest("no stage is open")
         return self._opened
 
-    def _open(self, request: OpenStage) -> StageOpened:
+    def _open(self, request: OpenStage) -> Done:
         devices = device.select_devices(request.device)
         self._opened = None  # first free the memory of the previous stage
         cards = self._cards.emptied(devices)
@@ -251,7 +250,7 @@ class Executor:
         for card, held in zip(cards, made, strict=True):  # all of them or none
             card.held, card.blocks = held
         self._opened = opened
-        return StageOpened(compiled="; ".join(said))
+        return Done(words="; ".join(said))
 
     def _load(self, request: Load | LoadStart) -> None:
         replica = self._stage.replica

@@ -39,17 +39,9 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Done(Reply, frozen=True, kw_only=True):
-    """What was asked for is done."""
+    """What was asked for is done; `words` are for the owner."""
 
-
-class StageOpened(Reply, frozen=True, kw_only=True):
-    """The stage is at version 0, drawn from the seed.
-
-    `compiled` says whether blocks run compiled, or why not, in words for the owner; empty: nobody
-    asked for it.
-    """
-
-    compiled: str = ""
+    words: str = ""
 
 
 class Saved(Reply, frozen=True, kw_only=True):
@@ -111,8 +103,9 @@ class Request(msgspec.Struct, Generic[ReplyT], frozen=True, tag=True):
     """Base of all requests; the parameter is the type of the reply."""
 
 
-class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
-    """Hold `stage` of a run at version 0; replaces the stage that was open.
+class OpenStage(Request[Done], frozen=True, kw_only=True):
+    """Hold `stage` of a run at version 0, drawn from the seed; replaces the stage that was open.
+    The reply says whether blocks run compiled, or why not; nothing where nobody asked for it.
 
     Fields:
         swarm: hex id, written into checkpoints.
@@ -204,7 +197,7 @@ class Ping(Request[Done], frozen=True):
 
 
 AnyRequest = Task | OpenStage | Save | Load | LoadStart | Probe | Ping
-AnyAnswer = Outcome | Done | StageOpened | Saved | Probed | Failed
+AnyAnswer = Outcome | Done | Saved | Probed | Failed
 
 _REPLY_TYPES: dict[type, type[Answer]] = {
     request: get_args(vars(request)["__orig_bases__"][0])[0] for request in Request.__subclasses__()

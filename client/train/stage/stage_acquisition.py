@@ -141,8 +141,8 @@ class StageAcquisition:
             words = f"stage {self.stage} keeps {what} in the GPU's host"
             self._engine.perform(Explain("pipeline", words))
         opened = await self._ask(request)
-        if opened.compiled:
-            words = f"stage {self.stage}: {opened.compiled}"
+        if opened.words:
+            words = f"stage {self.stage}: {opened.words}"
             self._engine.perform(Explain("pipeline", words))
         if self._engine.manifest.model.lora is not None:
             await self._begin_imported()  # at every version: it is no part of the state

@@ -46,7 +46,7 @@ def alone(asked: argparse.Namespace) -> Found:
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = str(cores())
     compiling = one.opening(asked.device, compile="on", compile_folder=str(asked.cache))
     reply, _ = worker.call(compiling)
-    tell(asked, {"worker": reply.compiled, "compiled_s": time.perf_counter() - began})
+    tell(asked, {"worker": reply.words, "compiled_s": time.perf_counter() - began})
     tell(asked, {"worker compiled": compared({"worker": step}, one, asked)})
     tell(asked, {"worker's step of one microbatch": breakdown(worker, one, asked)})
     ways = {"worker": step, "process": process_step(stage, one, asked.device, compiled=True)}

@@ -59,7 +59,7 @@ def compiling_worker(folder: Path, *, asked: str = "on", **changes: Any) -> tupl
     worker = LocalWorker()
     how = {"compile": asked, "compile_folder": str(folder)}
     reply, _ = worker.call(open_request(0, [2, 2], **how, **changes))
-    return worker, reply.compiled
+    return worker, reply.words
 
 
 def test_blocks_run_compiled_from_the_first_pass_on(tmp_path: Path, compiler: Any) -> None:
