@@ -21,7 +21,6 @@ from client.train.stage.held_stages import HeldStages
 from client.train.stage.stage_acquisition import sweep_copies
 from client.train.transfer.inventory import offer_stored
 from client.train.workers.opening import bytes_to_advertise
-from client.train.workers.patience import OPENING_S, answered
 from protocol.effects import Explain
 
 USUAL_SEATS = 2
@@ -135,14 +134,14 @@ class Training:
             try:
                 worker = await self.held_stages.workers.wait_idle()
                 threads = settings.threads or find_cores().usable
-                measuring = measured_capacity(worker, settings, data, threads)
-                self.held_stages.capacity = await answered(measuring, OPENING_S)
-                for kind, why in self.held_stages.capacity.unused.items():
+                found = await measured_capacity(worker, settings, data, threads)
+                self.held_stages.capacity = found
+                for kind, why in found.unused.items():
                     words = f"the GPU {kind} is not used: it cannot train here: {why}"
                     self._engine.perform(Explain("swarm", words, "warning"))
                 self._memory_bytes()  # before it looks for data
                 self.phase = "looking for the training data"
-                return self.held_stages.capacity, await self.held_stages.text_problem()
+                return found, await self.held_stages.text_problem()
             except RequestFailed as failure:
                 said = str(failure).removeprefix(f"{failure.kind}: ")
                 words = f"this machine cannot be measured: {said}"

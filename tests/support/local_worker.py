@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import deque
 from collections.abc import Sequence
@@ -61,8 +62,8 @@ class LocalWorker:
             self._executor.close()  # a save answers from its own thread
         call.done.set()
 
-    async def call(self, request: Request[Any]) -> Any:
-        reply, _ = await self.submit(request).wait()
+    async def call(self, request: Request[Any], within_s: float = math.inf) -> Any:
+        reply, _ = await self.submit(request).wait(within_s)
         return reply
 
     def hang(self) -> None:

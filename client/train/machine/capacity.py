@@ -15,6 +15,7 @@ from client.compute.requests import Probe, Probed
 from client.config import Settings
 from client.store.paths import Entry
 from client.store.persisted import Persisted
+from client.train.workers.patience import OPENING_S
 from model_zoo.specs.precision import Precision
 from protocol.limits import MAX_ADDRESSES
 from protocol.membership.advert import Advert
@@ -79,10 +80,10 @@ async def measured_capacity(
     that is saved is its own."""
     file = Persisted(folder / Entry.CAPACITY, Peaks)
     request = Probe(sizes=[], device=settings.device, threads=threads)
-    found = await worker.call(request)
+    found = await worker.call(request, OPENING_S)
     known, of = file.peek(), (settings.device, threads, found.identity)
     if known is None or (known.device, known.threads, known.identity) != of:
-        measured = await worker.call(replace(request, sizes=PROBE_SIZES))
+        measured = await worker.call(replace(request, sizes=PROBE_SIZES), OPENING_S)
         known = Peaks(*of, measured.peaks)
         file.keep(known)
     return replace(found, peaks=known.peaks)

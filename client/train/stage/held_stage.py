@@ -22,7 +22,7 @@ from client.train.stage.stage_acquisition import StageAcquisition
 from client.train.stage.stage_context import StageContext
 from client.train.transfer.blobs import DiskFailed, DownloadFailed
 from client.train.workers.opening import Fit
-from client.train.workers.patience import AT_LEAST_S, answered
+from client.train.workers.patience import AT_LEAST_S
 from model_zoo.specs.codec import CODECS
 from model_zoo.specs.slices import stage_parameters
 from protocol.effects import Explain
@@ -304,7 +304,7 @@ class HeldStageDriver:
         """
         self._waits(Phase.WORKER)
         busy_s = max(0.0, self._answers_by - self._context.engine.now())
-        await answered(worker.call(Ping()), busy_s + AT_LEAST_S)
+        await worker.call(Ping(), busy_s + AT_LEAST_S)
 
     async def _take(self, worker: Worker, nursery: trio.Nursery) -> None:
         """One attempt to serve the stage; ends when the seat stands, whose tasks go on."""

@@ -23,7 +23,7 @@ from client.train.transfer.blobs import IDLE_S, DiskFailed, DownloadFailed, file
 from client.train.transfer.leaf_supply import ASK_AGAIN_S
 from client.train.transfer.state_size import data_bytes
 from client.train.workers.opening import Fit
-from client.train.workers.patience import answered, state_s
+from client.train.workers.patience import state_s
 from protocol.effects import Explain
 from protocol.held_stage.acquisition import Begin, Join, Wait, admission, way_in
 from protocol.held_stage.machine import Phase
@@ -234,8 +234,7 @@ class StageAcquisition:
         """Have the worker do what takes as long as a state does; raises as ``Worker.call``."""
         manifest, stage = self._engine.manifest, self.stage
         imported = sum(start.size_bytes for start in manifest.start[stage : stage + 1])
-        within_s = state_s(data_bytes(manifest, stage) + imported)
-        return await answered(self._worker.call(request), within_s)
+        return await self._worker.call(request, state_s(data_bytes(manifest, stage) + imported))
 
     async def _begin_imported(self) -> None:
         """Load the parameters of an imported model, from our disk or from members; nothing where no

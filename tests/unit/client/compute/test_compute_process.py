@@ -7,13 +7,14 @@ import sys
 import textwrap
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import psutil
 import pytest
 import trio
 import trio.testing
 
-from client.compute.process import RequestFailed, Worker, WorkerDied
+from client.compute.process import Call, RequestFailed, Worker, WorkerDied
 from client.compute.requests import Ping
 from model_zoo.specs.slices import stage_parameters
 from protocol.pipeline.effects import ContributeTask, ForwardTask, LossTask
@@ -138,6 +139,13 @@ async def test_cancelled_calls_leave_the_channel_in_order() -> None:
         os.kill(worker.pid, signal.SIGCONT)
         reply, payloads = await worker.submit(NOTHING, [b"after"]).wait()
         assert (reply.seconds, payloads) == (3, [b"after"])
+
+
+async def test_a_worker_that_does_not_answer_in_time_counts_as_dead() -> None:
+    call = Call[Any](0, NOTHING, [b"payload"])
+    with pytest.raises(WorkerDied, match="it had not answered for 0 s") as caught:
+        await call.wait(0.01)
+    assert (caught.value.exit_code, call.abandoned, call.payloads) == (-signal.SIGKILL, True, ())
 
 
 async def test_the_event_loop_runs_while_large_frames_travel() -> None:

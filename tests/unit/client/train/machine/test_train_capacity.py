@@ -26,7 +26,7 @@ class Measures:
             platform=device,
         )
 
-    async def call(self, request: Any) -> Probed:
+    async def call(self, request: Any, within_s: float) -> Probed:
         self.measured += bool(request.sizes)
         return self.reply if request.sizes else msgspec.structs.replace(self.reply, peaks={})
 
