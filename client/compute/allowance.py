@@ -33,7 +33,7 @@ _STATUS = Path("/proc/self/status")
 
 def enforce(request: OpenStage, device: torch.device) -> None:
     """Hold this process to the owner's limits from now on."""
-    if request.reruns_blocks:
+    if request.fit.reruns_blocks:
         give_back_at_once()
     if device.type == "cuda":
         torch.cuda.set_per_process_memory_fraction(request.vram_share / 100, device)

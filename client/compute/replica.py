@@ -323,12 +323,12 @@ def open_replica(
         raise ShapeError("in local rounds each device trains alone: start a volunteer for each")
     module = (blank_stage if run.start else build_stage)(spec, part, run.seed).to(device)
     module.precision = precision_on(run.compute, fast_in_bf16=_is_fast(device))
-    module.reruns_blocks = request.reruns_blocks
-    module.logits_at_once = request.logits_at_once
+    module.reruns_blocks = request.fit.reruns_blocks
+    module.logits_at_once = request.fit.logits_at_once
     flat = FlatParameters(module, home=vectors_for(request, device))
     wire = Wire(run, request.swarm, request.stage, device)
     samples = Samples(request) if request.corpus else None
-    rest = wire, request.peer, request.graphs_kept, samples
+    rest = wire, request.peer, request.fit.graphs, samples
     if leader is not None:
         return Replica(module, flat, leader.optimizer, *rest)
     home = flat.home

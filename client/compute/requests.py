@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Meta
 
 from client.compute.errors import FailureKind
-from model_zoo.specs.model import LOGITS_AT_ONCE
+from client.compute.memory import Fit
 from model_zoo.specs.precision import Compute, Precision, precision_on
 from protocol.manifest import Manifest
 from protocol.pipeline.effects import Outcome, Task
@@ -112,32 +112,24 @@ class OpenStage(Request[Done], frozen=True, kw_only=True):
         peer: our id; of the parts of a sum, the one with it in its key is our own.
         manifest: of the run. Where it has starts the weights, or what is frozen beside adapters,
             come from `LoadStart`; until then they are zero.
-        graphs_kept: most forward graphs held for their backward.
         threads: CPU threads; choose_threads: use fewer where that is as fast; device: `cpu`,
             `cuda`, `cuda:1`, or `auto`; or several, each with the whole stage: `cuda:0,cuda:1`.
         compute_share: percentage of the time that tasks may compute.
         memory_bytes: limit of the worker's memory on the CPU, 0 for none; vram_share: percentage
             of each GPU's memory.
-        offload: whether all vectors as long as the parameters, but these, lie in a GPU's host
-            memory.
     """
 
     swarm: str
     peer: str = ""
     manifest: Manifest
     stage: Count
-    graphs_kept: Count = 4
-    reruns_blocks: bool = False
-    """Whether graphs keep the blocks' inputs alone, where whole ones do not fit."""
-    logits_at_once: Positive = LOGITS_AT_ONCE
-    """Numbers of logits that the loss has at a time."""
+    fit: Fit = Fit(4)
     threads: Positive = 1
     choose_threads: bool = False
     device: str = "cpu"
     compute_share: Annotated[int, Meta(ge=1, le=100)] = 100
     memory_bytes: Count = 0
     vram_share: Annotated[int, Meta(ge=1, le=100)] = 100
-    offload: bool = False
     compile: Literal["auto", "on", "off"] = "off"
     """Whether blocks are compiled when the stage is opened; `auto`: on an NVIDIA or AMD GPU."""
     compile_folder: str = ""

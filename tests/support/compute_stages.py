@@ -11,7 +11,7 @@ import torch
 from msgspec.structs import replace
 
 from client.compute.executor import Executor
-from client.compute.memory import MemoryNeed, memory_need
+from client.compute.memory import Fit, MemoryNeed, memory_need
 from client.compute.payload import Buffer
 from client.compute.replica import LocalReplica
 from client.compute.requests import Answer, AnyRequest, Failed, OpenStage
@@ -108,6 +108,12 @@ _OF_THE_RUN = {
     "data": "data",
 }
 """Options of a small run, and what a manifest calls them."""
+_OF_THE_FIT = {
+    "graphs_kept": "graphs",
+    "reruns_blocks": "reruns_blocks",
+    "offload": "offloaded_bytes",
+}
+"""Options of how a stage fits, and what `Fit` calls them."""
 
 
 def small_run(
@@ -145,7 +151,9 @@ def open_request(
     """A request for one stage of a small run."""
     of_run = {name: options.pop(name) for name in [*options] if name in _OF_THE_RUN}
     run = small_run(cut, model=model, imported=imported, **of_run)
-    request = OpenStage(swarm="ab" * 32, manifest=run, stage=stage, device=DEVICE)
+    of_fit = {_OF_THE_FIT[name]: options.pop(name) for name in [*options] if name in _OF_THE_FIT}
+    fit = Fit(**{"graphs": 4, **of_fit})
+    request = OpenStage(swarm="ab" * 32, manifest=run, stage=stage, fit=fit, device=DEVICE)
     return replace(request, **options)
 
 
@@ -235,9 +243,9 @@ def need_of(request: OpenStage, *, host: bool = False) -> MemoryNeed:
     return memory_need(
         request.manifest,
         request.stage,
-        request.graphs_kept,
-        reruns_blocks=request.reruns_blocks,
-        offload=request.offload,
+        request.fit.graphs,
+        reruns_blocks=request.fit.reruns_blocks,
+        offload=request.fit.offloaded_bytes > 0,
         host=host,
     )
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import trio
 
-from client.compute.memory import memory_need
+from client.compute.memory import Fit, memory_need
 from client.errors import UserError
-from client.train.workers.opening import Devices, Fit, fit_stage
+from client.train.workers.opening import Devices, fit_stage
 from protocol.manifest import Manifest
 
 MOST_STAGES = 3

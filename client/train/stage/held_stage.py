@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import trio
 
+from client.compute.memory import Fit
 from client.compute.process import RequestFailed, Worker, WorkerDied
 from client.compute.requests import Ping
 from client.errors import ExitCode, UserError
@@ -21,7 +22,6 @@ from client.train.stage.seat_driver import SeatDriver
 from client.train.stage.stage_acquisition import StageAcquisition
 from client.train.stage.stage_context import StageContext
 from client.train.transfer.blobs import DiskFailed, DownloadFailed
-from client.train.workers.opening import Fit
 from client.train.workers.patience import AT_LEAST_S
 from model_zoo.specs.codec import CODECS
 from model_zoo.specs.slices import stage_parameters

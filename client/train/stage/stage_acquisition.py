@@ -14,6 +14,7 @@ import trio
 
 from client.compute.checkpoint import read_info
 from client.compute.errors import CheckpointError
+from client.compute.memory import Fit
 from client.compute.process import RequestFailed, Worker
 from client.compute.requests import Load, LoadStart, OpenStage, ReplyT, Request
 from client.errors import UserError
@@ -22,7 +23,6 @@ from client.train.stage.stage_context import StageContext
 from client.train.transfer.blobs import IDLE_S, DiskFailed, DownloadFailed, filed, unlink
 from client.train.transfer.leaf_supply import ASK_AGAIN_S
 from client.train.transfer.state_size import data_bytes
-from client.train.workers.opening import Fit
 from client.train.workers.patience import state_s
 from protocol.effects import Explain
 from protocol.held_stage.acquisition import Begin, Join, Wait, admission, way_in
@@ -80,15 +80,12 @@ def open_stage_request(context: StageContext, stage: int, fit: Fit, corpus: str)
         peer=context.engine.me,
         manifest=context.engine.manifest,
         stage=stage,
-        graphs_kept=fit.graphs,
-        reruns_blocks=fit.reruns_blocks,
-        logits_at_once=fit.logits_at_once,
+        fit=fit,
         threads=context.capacity.threads,
         choose_threads=not settings.threads,
         compute_share=settings.compute_share,
         memory_bytes=settings.memory_limit_bytes,
         vram_share=settings.vram_share,
-        offload=fit.offloaded_bytes > 0,
         compile=settings.compile,
         compile_folder=context.compiled,
         device=settings.device,

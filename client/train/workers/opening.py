@@ -6,7 +6,7 @@ from typing import Literal
 
 import psutil
 
-from client.compute.memory import LOGIT_BYTES, USED_SHARE, graphs_that_fit, memory_need
+from client.compute.memory import LOGIT_BYTES, USED_SHARE, Fit, graphs_that_fit, memory_need
 from client.compute.requests import Probed
 from client.config import Settings
 from client.errors import ExitCode, UserError
@@ -72,22 +72,6 @@ def usable_memory_bytes(found: Probed, settings: Settings) -> int:
     free_bytes = found.memory_available_bytes or total_bytes
     lent_bytes = min(lent_bytes, int(MEMORY_SHARE * free_bytes))
     return min(limit_bytes or lent_bytes, lent_bytes)
-
-
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """How a stage fits."""
-
-    graphs: int
-    """Forward graphs that can be kept."""
-    size_bytes: int
-    """Memory it takes at most, with them."""
-    reruns_blocks: bool = False
-    """Whether graphs keep the blocks' inputs alone: a whole one does not fit."""
-    logits_at_once: int = LOGITS_AT_ONCE
-    """Numbers of logits that a GPU's loss has at a time: as many as there is memory left for."""
-    offloaded_bytes: int = 0
-    """Vectors that passes need and that lie with a GPU's host; 0: these lie beside the weights."""
 
 
 def fit_stage(

@@ -6,7 +6,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from client.compute.memory import MemoryNeed, graphs_that_fit
+from client.compute.memory import Fit, MemoryNeed, graphs_that_fit
 from client.compute.requests import OpenStage
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.matrices import largest_matrix
@@ -144,7 +144,7 @@ def test_graphs_are_predicted_within_a_third(model, precision) -> None:
     whole = saved_bytes(request)
     predicted = need_of(request)
     assert whole <= predicted.graph_bytes <= whole * 1.33
-    rerunning = replace(request, reruns_blocks=True)
+    rerunning = replace(request, fit=Fit(4, reruns_blocks=True))
     inputs, predicted_inputs = saved_bytes(rerunning), need_of(rerunning)
     # the tokens and positions of the embedding are in both
     assert inputs <= 1.1 * predicted_inputs.graph_bytes

@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from client.compute.checkpoint import examine, read_info
+from client.compute.memory import Fit
 from client.compute.process import RequestFailed, WorkerDied
 from client.compute.requests import Failed
 from client.store.checkpoints import CheckpointFolder
@@ -21,7 +22,6 @@ from client.train.transfer import blobs
 from client.train.transfer.blobs import DownloadFailed, Filed, Shelf, filed, filed_state
 from client.train.transfer.inventory import offer_stored
 from client.train.transfer.state_size import data_bytes
-from client.train.workers.opening import Fit
 from client.train.workers.patience import OPENING_S, state_s
 from model_zoo.export import export_hf
 from model_zoo.specs.model import ModelSpec

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import pytest
 from msgspec.structs import replace
 
-from client.compute.memory import memory_need
+from client.compute.memory import Fit, memory_need
 from client.compute.requests import OpenStage, Probed
 from client.config import Settings
 from client.errors import ExitCode, UserError
@@ -16,7 +16,6 @@ from client.train.workers.opening import (
     ONE,
     PINNED,
     Devices,
-    Fit,
     bytes_to_advertise,
     devices_now,
     fit_stage,
@@ -99,7 +98,7 @@ def test_what_a_local_round_touches_once_lies_with_the_host_without_a_wish() -> 
     room = Devices(0, 1, PINNED * need.offloaded_bytes, "off")
     fit = fit_stage(local, 0, least, devices=room)
     request = request_of(local, fit)
-    assert not request.offload
+    assert not request.fit.offloaded_bytes
     assert request.manifest.local_rounds == LocalRounds(4)
     assert memory_need(local, 0, 0).offloaded_bytes == 0
     for other in (replaced(room, host_bytes=room.host_bytes - 1), Devices()):
