@@ -66,7 +66,8 @@ def compile_blocks(
     Returns:
         what runs them, or None; and what came of it, in words: empty where nobody asked for it.
     """
-    if request.compile == "off" or (request.compile == "auto" and device.type != "cuda"):
+    asked = request.settings.compile
+    if asked == "off" or (asked == "auto" and device.type != "cuda"):
         return None, ""
     if reason := _hopeless(request, device):
         return None, f"blocks run uncompiled: {reason}"

@@ -225,12 +225,12 @@ class Executor:
         return self._opened
 
     def _open(self, request: OpenStage) -> Done:
-        devices = device.select_devices(request.device)
+        settings, devices = request.settings, device.select_devices(request.settings.device)
         self._opened = None  # first free the memory of the previous stage
         cards = self._cards.emptied(devices)
         threads = max(1, request.threads // len(devices))
         torch.set_num_threads(threads)
-        self._throttle = allowance.Throttle(request.compute_share, on_cpu=devices[0].type == "cpu")
+        self._throttle = allowance.Throttle(settings.compute_share, on_cpu=devices[0].type == "cpu")
         for each in devices if self._owns_process else ():
             allowance.enforce(request, each)
         said: list[str] = []
@@ -238,7 +238,7 @@ class Executor:
         for chosen in devices:
             replica = open_replica(request, chosen, made[0][0] if made else None)
             device.warm_up(replica)
-            if not made and request.choose_threads:
+            if not made and not settings.threads:
                 torch.set_num_threads(device.useful_threads(replica, threads))
             blocks, compiled = compile_blocks(request, replica, chosen)
             made.append((replica, blocks))

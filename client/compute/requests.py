@@ -16,13 +16,14 @@ did not say that the graph is kept, or if it was dropped since.
 Shapes: B sequences per microbatch, T tokens per sequence, C width.
 """
 
-from typing import Annotated, Any, Generic, Literal, TypeVar, get_args
+from typing import Annotated, Any, Generic, TypeVar, get_args
 
 import msgspec
 from msgspec import Meta
 
 from client.compute.errors import FailureKind
 from client.compute.memory import Fit
+from client.config import Settings
 from model_zoo.specs.precision import Compute, Precision, precision_on
 from protocol.manifest import Manifest
 from protocol.pipeline.effects import Outcome, Task
@@ -112,11 +113,9 @@ class OpenStage(Request[Done], frozen=True, kw_only=True):
         peer: our id; of the parts of a sum, the one with it in its key is our own.
         manifest: of the run. Where it has starts the weights, or what is frozen beside adapters,
             come from `LoadStart`; until then they are zero.
-        threads: CPU threads; choose_threads: use fewer where that is as fast; device: `cpu`,
-            `cuda`, `cuda:1`, or `auto`; or several, each with the whole stage: `cuda:0,cuda:1`.
-        compute_share: percentage of the time that tasks may compute.
-        memory_bytes: limit of the worker's memory on the CPU, 0 for none; vram_share: percentage
-            of each GPU's memory.
+        settings: the owner's: devices, each with the whole stage; limits; whether blocks are
+            compiled. Where they name no number of threads fewer are used if that is as fast.
+        threads: CPU threads.
     """
 
     swarm: str
@@ -124,14 +123,8 @@ class OpenStage(Request[Done], frozen=True, kw_only=True):
     manifest: Manifest
     stage: Count
     fit: Fit = Fit(4)
+    settings: Settings = Settings(device="cpu", threads=1)
     threads: Positive = 1
-    choose_threads: bool = False
-    device: str = "cpu"
-    compute_share: Annotated[int, Meta(ge=1, le=100)] = 100
-    memory_bytes: Count = 0
-    vram_share: Annotated[int, Meta(ge=1, le=100)] = 100
-    compile: Literal["auto", "on", "off"] = "off"
-    """Whether blocks are compiled when the stage is opened; `auto`: on an NVIDIA or AMD GPU."""
     compile_folder: str = ""
     """Of what was compiled, now and in earlier sessions."""
     corpus: str = ""

@@ -15,6 +15,7 @@ from client.compute.memory import Fit, MemoryNeed, memory_need
 from client.compute.payload import Buffer
 from client.compute.replica import LocalReplica
 from client.compute.requests import Answer, AnyRequest, Failed, OpenStage
+from client.config import Settings
 from model_zoo.specs.architecture import Experts, Lora
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.model import ModelSpec
@@ -114,6 +115,7 @@ _OF_THE_FIT = {
     "offload": "offloaded_bytes",
 }
 """Options of how a stage fits, and what `Fit` calls them."""
+_OF_THE_OWNER = "device", "compile", "vram_share"
 
 
 def small_run(
@@ -149,12 +151,15 @@ def open_request(
     **options: Any,
 ) -> OpenStage:
     """A request for one stage of a small run."""
-    of_run = {name: options.pop(name) for name in [*options] if name in _OF_THE_RUN}
+    of_run, of_fit, of_owner = (
+        {name: options.pop(name) for name in [*options] if name in names}
+        for names in (_OF_THE_RUN, _OF_THE_FIT, _OF_THE_OWNER)
+    )
     run = small_run(cut, model=model, imported=imported, **of_run)
-    of_fit = {_OF_THE_FIT[name]: options.pop(name) for name in [*options] if name in _OF_THE_FIT}
-    fit = Fit(**{"graphs": 4, **of_fit})
-    request = OpenStage(swarm="ab" * 32, manifest=run, stage=stage, fit=fit, device=DEVICE)
-    return replace(request, **options)
+    fit = Fit(**{"graphs": 4, **{_OF_THE_FIT[name]: value for name, value in of_fit.items()}})
+    settings = Settings(**{"device": DEVICE, "compile": "off", "threads": 1, **of_owner})
+    named = {"swarm": "ab" * 32, "manifest": run, "stage": stage, "fit": fit, "settings": settings}
+    return OpenStage(**named | options)
 
 
 def opened(stage: int, cut: Sequence[int], **options: Any) -> LocalWorker:

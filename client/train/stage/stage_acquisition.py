@@ -68,31 +68,6 @@ async def offer_start(context: StageContext, stage: int) -> None:
         context.engine.shelf.put(await trio.to_thread.run_sync(filed, path), path, temporary=False)
 
 
-def open_stage_request(context: StageContext, stage: int, fit: Fit, corpus: str) -> OpenStage:
-    """Return the request that opens a stage in a worker.
-
-    Args:
-        corpus: folder of the training data, or of leaves of them; empty: not needed.
-    """
-    settings = context.settings
-    return OpenStage(
-        swarm=context.engine.swarm,
-        peer=context.engine.me,
-        manifest=context.engine.manifest,
-        stage=stage,
-        fit=fit,
-        threads=context.capacity.threads,
-        choose_threads=not settings.threads,
-        compute_share=settings.compute_share,
-        memory_bytes=settings.memory_limit_bytes,
-        vram_share=settings.vram_share,
-        compile=settings.compile,
-        compile_folder=context.compiled,
-        device=settings.device,
-        corpus=corpus,
-    )
-
-
 class StageAcquisition:
     """One attempt to take ``stage`` with ``worker``.
 
@@ -132,7 +107,17 @@ class StageAcquisition:
         if self.stage == 0:
             corpus = await self._prepare_data()
         self._waits(Phase.OPENING)
-        request = open_stage_request(context, self.stage, fit, corpus)
+        request = OpenStage(
+            swarm=self._engine.swarm,
+            peer=self._engine.me,
+            manifest=self._engine.manifest,
+            stage=self.stage,
+            fit=fit,
+            settings=context.settings,
+            threads=context.capacity.threads,
+            compile_folder=context.compiled,
+            corpus=corpus,
+        )
         if fit.offloaded_bytes:
             what = f"{fit.offloaded_bytes / 2**20:.0f} MiB of moments and gradient sums"
             words = f"stage {self.stage} keeps {what} in the GPU's host"

@@ -6,7 +6,6 @@ from typing import Any
 import msgspec
 import torch
 
-from client.compute.memory import Fit
 from protocol.pipeline.effects import BackwardTask, ForwardTask
 from tests.bench.gpu.running import Found, tell
 from tests.bench.gpu.work import CALL_S, Work, payloads, timed, work, worker_step
@@ -31,7 +30,7 @@ def held(one: Work, device: str, *, offload: bool) -> Found:
         torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     worker = LocalWorker(limit_s=CALL_S)
-    worker.call(one.opening(device, fit=Fit(2, offloaded_bytes=int(offload))))
+    worker.call(one.opening(device, offload=int(offload)))
     worker_step(worker, one, device)()
     kept, size = torch.cuda.memory_allocated() - before, worker.replica.size
     given, gradient = payloads(one, device)

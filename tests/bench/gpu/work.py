@@ -51,7 +51,7 @@ class Work:
 
     def opening(self, device: str, **changes: Any) -> OpenStage:
         """Return the request that opens the stage."""
-        request = open_request(
+        return open_request(
             self.stage,
             self.layers_per_stage,
             model=self.spec,
@@ -65,8 +65,8 @@ class Work:
             graphs_kept=2,
             device=device,
             threads=1 if device == "cpu" else 8,
+            **changes,
         )
-        return msgspec.structs.replace(request, **changes)
 
     def sample(self, number: int) -> bytes:
         """Return the tokens of a microbatch as they are sent."""

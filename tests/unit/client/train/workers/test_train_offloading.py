@@ -2,16 +2,14 @@
 
 from dataclasses import replace as replaced
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
 
 from client.compute.memory import Fit, memory_need
-from client.compute.requests import OpenStage, Probed
+from client.compute.requests import Probed
 from client.config import Settings
 from client.errors import ExitCode, UserError
-from client.train.stage.stage_acquisition import open_stage_request
 from client.train.workers.opening import (
     ONE,
     PINNED,
@@ -82,13 +80,6 @@ def test_a_card_makes_as_many_logits_at_once_as_there_is_memory_left_for() -> No
     assert fit_stage(TWO, 1, 80 << 30, devices=CARD).logits_at_once == LOGITS_AT_ONCE
 
 
-def request_of(how: Manifest, fit: Fit) -> OpenStage:
-    """The request that opens its first stage."""
-    context = Mock(engine=Mock(manifest=how, swarm="ab" * 32, me=""), settings=Settings())
-    context.capacity.threads, context.compiled = 1, ""
-    return open_stage_request(context, 0, fit, "")
-
-
 def test_what_a_local_round_touches_once_lies_with_the_host_without_a_wish() -> None:
     local = replace(LARGE, local_rounds=LocalRounds(4))
     need = memory_need(local, 0, 0, host=True)
@@ -97,9 +88,7 @@ def test_what_a_local_round_touches_once_lies_with_the_host_without_a_wish() -> 
     assert least < bytes_for(local)
     room = Devices(0, 1, PINNED * need.offloaded_bytes, "off")
     fit = fit_stage(local, 0, least, devices=room)
-    request = request_of(local, fit)
-    assert not request.fit.offloaded_bytes
-    assert request.manifest.local_rounds == LocalRounds(4)
+    assert not fit.offloaded_bytes
     assert memory_need(local, 0, 0).offloaded_bytes == 0
     for other in (replaced(room, host_bytes=room.host_bytes - 1), Devices()):
         with pytest.raises(UserError):
