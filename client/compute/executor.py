@@ -50,6 +50,7 @@ from protocol.pipeline.effects import (
     HashTask,
     KeepVersionTask,
     LossTask,
+    Outcome,
     PassTask,
     ReduceTask,
     Task,
@@ -122,11 +123,12 @@ class Executor:
                     self._cards.share(base=isinstance(request, LoadStart))
         except Exception as error:
             result = self._failure(error, card), ()
-        seconds = time.perf_counter() - start
-        if isinstance(request, PASSES):  # other cards compute meanwhile
-            seconds /= len(self._cards.all)
-        reply = msgspec.structs.replace(result[0], seconds=seconds)
-        card.answers.submit(self._answer, card, reply, result[1], send)
+        reply, sent = result
+        if isinstance(reply, Outcome):
+            shared_by = len(self._cards.all) if isinstance(request, PASSES) else 1
+            seconds = (time.perf_counter() - start) / shared_by  # other cards compute meanwhile
+            reply = msgspec.structs.replace(reply, seconds=seconds)
+        card.answers.submit(self._answer, card, reply, sent, send)
 
     def close(self) -> None:
         """Wait until all requests are answered."""
@@ -269,12 +271,11 @@ class Executor:
         """Begin what a thread of its own completes, and answers."""
 
         def finish(complete: Callable[[], Answer]) -> None:
-            start = time.perf_counter()
             try:
                 reply = complete()
             except Exception as error:
                 reply = self._failure(error)
-            send(msgspec.structs.replace(reply, seconds=time.perf_counter() - start), ())
+            send(reply, ())
 
         try:
             replica = self._stage.replica

@@ -34,9 +34,7 @@ Rate = Annotated[float, Meta(ge=0, le=10)]
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Base of the replies; `seconds` is compute time without queueing and transport."""
-
-    seconds: float = 0.0
+    """Base of the replies to what is no task."""
 
 
 class Done(Reply, frozen=True, kw_only=True):

@@ -62,7 +62,7 @@ ECHO = """
     try:
         while True:
             received, payloads = channel.receive()
-            channel.send(received.id, Done(seconds=received.id), payloads)
+            channel.send(received.id, Done(words=str(received.id)), payloads)
     except NodeGone:
         pass
 """
@@ -138,7 +138,7 @@ async def test_cancelled_calls_leave_the_channel_in_order() -> None:
             nursery.cancel_scope.cancel()
         os.kill(worker.pid, signal.SIGCONT)
         reply, payloads = await worker.submit(NOTHING, [b"after"]).wait()
-        assert (reply.seconds, payloads) == (3, [b"after"])
+        assert (reply.words, payloads) == ("3", [b"after"])
 
 
 async def test_a_worker_that_does_not_answer_in_time_counts_as_dead() -> None:
