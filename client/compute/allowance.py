@@ -33,15 +33,15 @@ _STATUS = Path("/proc/self/status")
 
 def enforce(request: OpenStage, device: torch.device) -> None:
     """Hold this process to the owner's limits from now on."""
-    if request.reruns_blocks:
+    if request.fit.reruns_blocks:
         give_back_at_once()
     if device.type == "cuda":
-        torch.cuda.set_per_process_memory_fraction(request.vram_share / 100, device)
+        torch.cuda.set_per_process_memory_fraction(request.settings.vram_share / 100, device)
     elif device.type == "mps":
-        torch.mps.set_per_process_memory_fraction(request.vram_share / 100)
-    elif request.memory_bytes:
+        torch.mps.set_per_process_memory_fraction(request.settings.vram_share / 100)
+    elif limit_bytes := request.settings.memory_limit_bytes:
         extra = _LIBRARIES_BYTES + request.threads * _PER_THREAD_BYTES
-        _limit_data(request.memory_bytes + extra)
+        _limit_data(limit_bytes + extra)
 
 
 def _limit_data(more_bytes: int) -> None:

@@ -68,10 +68,6 @@ class Auditor:
         """Step, size and usual norm of the segment whose sum is made again, and the norm of the
         sum of the step before."""
 
-    def forget(self) -> None:
-        """Give up the audit, if there is one."""
-        self._kept = None
-
     def keep(self, task: KeepVersionTask) -> Outcome:
         """Copy the step's parameters.
 
@@ -79,7 +75,8 @@ class Auditor:
             StaleRequest: the step is not at this version; or the sum before it is not known here,
                 so that nobody can say what its rounding explains.
         """
-        slot, before = self.replica.at(task.step), self.averager.last_norm
+        self.replica.check_step(task.step)
+        before = self.averager.last_norm
         if before is None and task.step > 0:
             raise StaleRequest(f"the sum before step {task.step} was not applied here")
         self._kept = None  # free the copy before
@@ -88,7 +85,7 @@ class Auditor:
             size = bounds[task.segment + 1] - bounds[task.segment]
             usual = self.averager.usual_norm(bounds, task.segment)
             self._segment = task.step, size, usual, before or 0.0
-        self._kept = _Kept(task.step, slot.copy(), before or 0.0)
+        self._kept = _Kept(task.step, self.replica.copy(), before or 0.0)
         return Outcome()
 
     def recompute(self, task: PassTask, payloads: Payloads) -> Outcome:

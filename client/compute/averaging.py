@@ -80,17 +80,7 @@ class Averager:
         self.last_norm: float | None = None
         """L2 norm of the sum that made this version; None where it was not applied here."""
         lossy = not CODECS[replica.wire.run.averaging_codec].lossless
-        self._residual = replica.away.zeros(replica.size) if lossy else None
-
-    def forget(self) -> None:
-        """Start anew, as after loading another version: without residual and attempt, and without
-        knowing what the gradients of the newest steps were."""
-        self._squares.clear()
-        self._forget_round()
-
-    def _forget_round(self) -> None:
-        self._attempt = self.last_norm = None
-        self._clear_residual()
+        self._residual = replica.optimizer.home.zeros(replica.size) if lossy else None
 
     def _clear_residual(self) -> None:
         if self._residual is not None:
@@ -103,7 +93,7 @@ class Averager:
     def contribute(self, task: ContributeTask) -> tuple[Outcome, list[memoryview]]:
         """Encode gradient sum plus residual, segment by segment."""
         replica = self.replica
-        replica.at(task.step)
+        replica.check_step(task.step)
         bounds = checked_bounds(task.bounds, replica.size)
         self._attempt = None
         replica.close()
@@ -316,7 +306,7 @@ class Averager:
     def apply(self, task: ApplyTask, payloads: Payloads) -> Outcome:
         """Make the next version from the broadcast sums, after checking all of them."""
         replica = self.replica
-        replica.at(task.step)
+        replica.check_step(task.step)
         bounds = checked_bounds(task.bounds, replica.size)
         attempt = self._contribution(task, bounds)
         segments = len(bounds) - 1
@@ -333,7 +323,7 @@ class Averager:
 
     def apply_local(self, task: ApplyTask) -> Outcome:
         """Make the next version from this replica's own sum and its residual, if any."""
-        self.replica.at(task.step)
+        self.replica.check_step(task.step)
         self.replica.close()
         total = self._with_residual(0, self.replica.size)
         self._clear_residual()
@@ -345,8 +335,7 @@ class Averager:
         self.forget_sums()
         self._squares.append(squares)
         self.last_norm = math.sqrt(squares)
-        tokens = self.replica.step_tokens
-        norm = self.replica.update(total, squares, tokens, task.rate, task.stretch)
+        norm = self.replica.update(total, squares, task.rate, task.stretch)
         digest = self.replica.state_hash() if self.replica.is_small else ""
         return Outcome(hash=digest, grad_norm=norm)
 
@@ -381,7 +370,7 @@ class Averager:
         _check_norm(known.squared_norm, claimed, blamed)
 
     def _current(self, step: int, number: int) -> _Attempt:
-        self.replica.at(step)
+        self.replica.check_step(step)
         if self._attempt is None or self._attempt.number != number:
             raise StaleRequest(f"attempt {number} of step {step} is not the one contributed to")
         return self._attempt
@@ -410,7 +399,8 @@ class Averager:
         if attempt.bounds != bounds:
             raise StaleRequest("the bounds changed after contributing")
         if attempt.counted != self.replica.counted:
-            self._forget_round()
+            self._attempt = self.last_norm = None
+            self._clear_residual()
             return None
         return attempt
 

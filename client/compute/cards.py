@@ -156,14 +156,14 @@ class Cards:
         Raises:
             SystemExit: a card has failed: what is counted is not known any more.
         """
-        slot = self.leader.replica.slot
+        leader = self.leader.replica
         having = [card for card in self.others if card.replica.counted]
         for card in having:
-            theirs = card.replica.slot
+            theirs = card.replica
             with _all_or_none(card):
-                slot.gradient_sum.add_(slot.flat.gradients.copy_(theirs.gradient_sum))
+                leader.gradient_sum.add_(leader.flat.gradients.copy_(theirs.gradient_sum))
                 theirs.gradient_sum.zero_()
-            slot.counted.update(theirs.counted)
+            leader.counted.update(theirs.counted)
             self._homes.update(dict.fromkeys(theirs.counted, self.leader))
             theirs.counted.clear()
         return bool(having)
@@ -183,8 +183,8 @@ class Cards:
             own = card.replica
             with _all_or_none(card):
                 own.begin(leader.version)
-                own.parameters.copy_(leader.parameters)
-                if _checksum(own.parameters) != _checksum(leader.parameters):
+                own.flat.values.copy_(leader.parameters)
+                if _checksum(own.flat.values) != _checksum(leader.parameters):
                     raise ArithmeticError("its parameters are not the first card's")
                 if base:
                     named = leader.module.named_parameters()

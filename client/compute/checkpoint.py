@@ -7,7 +7,7 @@ replicas write identical files. `hash` in the metadata is the version's hash (`s
 Imports no torch: the node reads and verifies with it too. Holds no state.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -92,7 +92,7 @@ def read_info(path: Path) -> CheckpointInfo:
         CheckpointError: the file is missing, damaged or no checkpoint.
     """
     with reading(path) as file:
-        return _read_info(file)
+        return info_of(file)
 
 
 def examine(path: Path) -> tuple[CheckpointInfo, list[bytes]]:
@@ -106,21 +106,27 @@ def examine(path: Path) -> tuple[CheckpointInfo, list[bytes]]:
         CheckpointError: it is damaged.
     """
     with reading(path) as file:
-        return _sound(file, path)
+        return sound(file, path)
 
 
-@contextmanager
-def verified(path: Path) -> Iterator[tuple[CheckpointInfo, Callable[[Iterable[memoryview]], None]]]:
-    """As `examine`, and have a function that fills buffers with the data of the same open file.
-    They are together as long as the data or shorter; each is filled before the next one is asked
-    for.
+def sound(file: BinaryIO, path: Path) -> tuple[CheckpointInfo, list[bytes]]:
+    """As `examine`, of an open file."""
+    info, hasher = info_of(file), LeafHasher()
+    file.seek(info.data_start)
+    for part in iter(lambda: file.read(LEAF_BYTES), b""):
+        hasher.update(memoryview(part))
+    check_hash(info, root(info.version, hasher.digests), path)
+    return info, hasher.digests
+
+
+def check_hash(info: CheckpointInfo, found: str, path: Path) -> None:
+    """Compare the hash of a file's data with that in its header.
 
     Raises:
-        CheckpointError: as there; the function: the file has become shorter, or cannot be read.
+        CheckpointError: they differ.
     """
-    with reading(path) as file:
-        info, _ = _sound(file, path)
-        yield info, lambda buffers: _fill(file, info, buffers)
+    if found != info.hash:
+        raise CheckpointError(f"{path.name} is damaged: its data does not match its hash")
 
 
 @contextmanager
@@ -137,25 +143,8 @@ def reading(path: Path) -> Iterator[BinaryIO]:
         raise kind(f"cannot read {path.name}: {error.strerror}") from error
 
 
-def _sound(file: BinaryIO, path: Path) -> tuple[CheckpointInfo, list[bytes]]:
-    info = _read_info(file)
-    file.seek(info.data_start)
-    hasher = LeafHasher()
-    for part in iter(lambda: file.read(LEAF_BYTES), b""):
-        hasher.update(memoryview(part))
-    if root(info.version, hasher.digests) != info.hash:
-        raise CheckpointError(f"{path.name} is damaged: its data does not match its hash")
-    return info, hasher.digests
-
-
-def _fill(file: BinaryIO, info: CheckpointInfo, buffers: Iterable[memoryview]) -> None:
-    file.seek(info.data_start)
-    for buffer in buffers:
-        if file.readinto(buffer) < len(buffer):  # type: ignore[attr-defined]
-            raise CheckpointError("checkpoint is truncated")
-
-
-def _read_info(file: BinaryIO) -> CheckpointInfo:
+def info_of(file: BinaryIO) -> CheckpointInfo:
+    """As `read_info`, of an open file."""
     try:
         header, tensors, found = read_header(file)
         metadata = msgspec.convert(found, _Metadata)

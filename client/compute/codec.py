@@ -1,6 +1,7 @@
 """Tensors to wire payloads and back, in the codecs of `model_zoo.specs.codec`.
 
-`encode` refuses tensors that are not finite, `decode` refuses everything but the expected tensor.
+`begin_encoding` refuses tensors that are not finite, `begin_decoding` everything but the expected
+tensor.
 Numbers are coded by torch where they are, and only bytes are copied. Vectors have the same bytes
 everywhere; boundaries on all processors, while a GPU may condition them with other last bits. Holds
 no state.
@@ -44,17 +45,6 @@ class Boundary:
         self.wait()
         seal(self.payload)
         return self.payload
-
-
-def encode(tensor: Tensor, codec: Codec, direction: Direction, key: bytes = bytes(8)) -> memoryview:
-    """Return the payload of a tensor, unsealed; as `begin_encoding` has it.
-
-    Raises:
-        PoisonedTensor, ValueError: as there.
-    """
-    boundary = begin_encoding(tensor, codec, direction, key).now()
-    boundary.wait()
-    return boundary.payload
 
 
 def begin_encoding(
@@ -105,24 +95,6 @@ def begin_encoding(
         return boundary
 
     return Check(largest.view(1), judge)
-
-
-def decode(
-    buffer: Buffer,
-    shape: Sequence[int],
-    codec: Codec,
-    direction: Direction,
-    *,
-    out: Tensor | None = None,
-) -> Tensor:
-    """Return the fp32 tensor in a payload from outside; as `begin_decoding` has it.
-
-    Raises:
-        CodecError: as there.
-    """
-    result, good = begin_decoding(buffer, shape, codec, direction, out=out)
-    good.now()
-    return result
 
 
 def begin_decoding(

@@ -66,13 +66,14 @@ def compile_blocks(
     Returns:
         what runs them, or None; and what came of it, in words: empty where nobody asked for it.
     """
-    if request.compile == "off" or (request.compile == "auto" and device.type != "cuda"):
+    asked = request.settings.compile
+    if asked == "off" or (asked == "auto" and device.type != "cuda"):
         return None, ""
     if reason := _hopeless(request, device):
         return None, f"blocks run uncompiled: {reason}"
     blocks = None
     try:
-        _prepare(request.compile_folder, request.compile_threads)
+        _prepare(request.compile_folder)
         run = request.manifest
         shape = run.sequences_per_microbatch, run.model.context, run.model.width
         blocks = CompiledBlocks(shape)
@@ -97,19 +98,19 @@ def _hopeless(request: OpenStage, device: torch.device) -> str:
     return ""
 
 
-def _prepare(folder: str, threads: int) -> None:
-    """Have torch keep what it compiles in ``folder``, and compile in so many processes: with one,
-    in this process alone."""
+def _prepare(folder: str) -> None:
+    """Have torch keep what it compiles in ``folder``, and compile in this process alone, unless its
+    own variable says otherwise."""
     # First, for torch reads the names while it is imported: one that cannot be made breaks it.
     Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(folder) / "inductor")
     os.environ["TRITON_CACHE_DIR"] = str(Path(folder) / "triton")
-    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = str(threads)
+    threads = os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     from torch._dynamo import config as dynamo
     from torch._inductor import config
 
     dynamo.recompile_limit = 8 * MOST_DEVICES  # the usual number, for each card
-    config.compile_threads = threads
+    config.compile_threads = int(threads)
     config.fx_graph_cache = True
     config.cpp.dynamic_threads = True  # the owner may change their number later
 

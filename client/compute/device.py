@@ -20,9 +20,10 @@ from client.compute import passes
 from client.compute.errors import ShapeError
 from client.compute.readings import Readings
 from client.compute.replica import Replica, is_out_of_memory
-from client.compute.requests import MatmulRate, Probe, Probed
+from client.compute.requests import Probe, Probed
 from client.compute.wire import StageInput
 from client.devices import devices_of, torch_name
+from model_zoo.specs.precision import Precision
 from model_zoo.threads import limited_threads
 from protocol.pipeline.effects import LossTask
 
@@ -130,14 +131,11 @@ def probe(request: Probe) -> Probed:
     probed = [_probe(each, request.sizes, threads) for each in devices]
     first = probed[0]
     shared_by = len(probed) if devices[0].type == "cpu" else 1  # graphics cards have their own
-    rates = [
-        MatmulRate(of.size, of.dtype, math.fsum(each.rates[place].flop_per_s for each in probed))
-        for place, of in enumerate(first.rates)
-    ]
     return replace(
         first,
+        threads=request.threads,
         identity="; ".join(each.identity for each in probed),
-        rates=rates,
+        peaks={of: math.fsum(each.peaks.get(of, 0.0) for each in probed) for of in first.peaks},
         memory_total_bytes=min(each.memory_total_bytes for each in probed) // shared_by,
         memory_available_bytes=min(each.memory_available_bytes for each in probed) // shared_by,
     )
@@ -145,16 +143,17 @@ def probe(request: Probe) -> Probed:
 
 def _probe(device: torch.device, wanted: list[int], threads: int) -> Probed:
     total, available = memory_bytes(device)
-    rates: list[MatmulRate] = []
+    peaks: dict[Precision, float] = {}
     if wanted:
-        dtypes = [torch.float32] + [torch.bfloat16] * _knows_bf16(device)
         sizes = wanted + _large_sizes(device, available)
         with limited_threads(threads):
-            rates = [_matmul_rate(size, dtype, device) for dtype in dtypes for size in sizes]
+            peaks["fp32"] = max(_flop_per_s(size, torch.float32, device) for size in sizes)
+            if _knows_bf16(device):
+                peaks["bf16"] = max(_flop_per_s(size, torch.bfloat16, device) for size in sizes)
     return Probed(
         device=str(device),
         identity=f"{_name(device)}, {total} bytes, torch {torch.__version__}",
-        rates=rates,
+        peaks=peaks,
         memory_total_bytes=total,
         memory_available_bytes=available,
         platform=platform_of(device),
@@ -250,29 +249,28 @@ def fewest_threads(timed: Mapping[int, float]) -> int:
 
 
 def _run_noise(replica: Replica) -> None:
-    wire, slot = replica.wire, replica.slot
+    wire = replica.wire
     boundary = torch.randn(wire.boundary_shape, device=wire.device)
     vocab = wire.run.model.vocab
     tokens = torch.randint(vocab, wire.boundary_shape[:2], device=wire.device)
     gradient, x = None, tokens if replica.part.embeds else boundary
     given = StageInput(x, tokens, tokens)
     if replica.part.has_head:
-        graph, _ = passes.run_loss(replica, slot.module, given)
+        graph, _ = passes.run_loss(replica, replica.module, given)
     else:
-        graph = passes.run_forward(slot.module, given, with_graph=True)
+        graph = passes.run_forward(replica.module, given, with_graph=True)
         wire.boundary_out(graph.output, "forward").now()
         gradient = torch.randn_like(graph.output)
     readings = Readings()
-    passes.run_back(replica, slot, [(graph, gradient)], LossTask(0, 0), readings)
+    passes.run_back(replica, replica, [(graph, gradient)], LossTask(0, 0), readings)
     readings.read()
 
 
-def _matmul_rate(size: int, dtype: torch.dtype, device: torch.device) -> MatmulRate:
+def _flop_per_s(size: int, dtype: torch.dtype, device: torch.device) -> float:
+    """Return the rate at which square matrices of a size are multiplied."""
     left = torch.randn(size, size, device=device).to(dtype)
     product = torch.empty_like(left)
-    seconds = _least_seconds(lambda: torch.mm(left, left, out=product), device)
-    name = str(dtype).removeprefix("torch.")
-    return MatmulRate(size=size, dtype=name, flop_per_s=2 * size**3 / seconds)
+    return 2 * size**3 / _least_seconds(lambda: torch.mm(left, left, out=product), device)
 
 
 def _least_seconds(run: Callable[[], object], device: torch.device) -> float:

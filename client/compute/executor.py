@@ -33,13 +33,11 @@ from client.compute.requests import (
     Done,
     Failed,
     Load,
-    Loaded,
     LoadStart,
     OpenStage,
     Ping,
     Probe,
     Save,
-    StageOpened,
 )
 from client.compute.starting import load_start
 from protocol.pipeline.effects import (
@@ -52,6 +50,7 @@ from protocol.pipeline.effects import (
     HashTask,
     KeepVersionTask,
     LossTask,
+    Outcome,
     PassTask,
     ReduceTask,
     Task,
@@ -117,18 +116,19 @@ class Executor:
                     except Exception as error:
                         lack = self._lack(card, request, error)
                     if result is None:
-                        card.replica.drop_graphs()  # all of them can be recomputed
+                        card.replica.graphs.clear()  # all of them can be recomputed
                         if lack:
                             card.replica.halve(lack)
                 if isinstance(request, _CHANGES):
                     self._cards.share(base=isinstance(request, LoadStart))
         except Exception as error:
             result = self._failure(error, card), ()
-        seconds = time.perf_counter() - start
-        if isinstance(request, PASSES):  # other cards compute meanwhile
-            seconds /= len(self._cards.all)
-        reply = msgspec.structs.replace(result[0], seconds=seconds)
-        card.answers.submit(self._answer, card, reply, result[1], send)
+        reply, sent = result
+        if isinstance(reply, Outcome):
+            shared_by = len(self._cards.all) if isinstance(request, PASSES) else 1
+            seconds = (time.perf_counter() - start) / shared_by  # other cards compute meanwhile
+            reply = msgspec.structs.replace(reply, seconds=seconds)
+        card.answers.submit(self._answer, card, reply, sent, send)
 
     def close(self) -> None:
         """Wait until all requests are answered."""
@@ -175,7 +175,7 @@ class Executor:
                 traceback.print_exception(error, file=sys.stderr)
                 return ""
         if lacks and card.held is not None:
-            card.held.drop_graphs()
+            card.held.graphs.clear()
         raise error
 
     def _run(self, card: Card, request: _COMPUTED, payloads: Sequence[Buffer]) -> _Result:
@@ -185,7 +185,8 @@ class Executor:
             case Probe():
                 return device.probe(request), ()
             case Load() | LoadStart():
-                return self._load(request), ()
+                self._load(request)
+                return Done(), ()
             case ForwardTask():
                 return passes.forward(card.replica, request, payloads)
             case LossTask():
@@ -225,13 +226,13 @@ class Executor:
             raise StaleRequest("no stage is open")
         return self._opened
 
-    def _open(self, request: OpenStage) -> StageOpened:
-        devices = device.select_devices(request.device)
+    def _open(self, request: OpenStage) -> Done:
+        settings, devices = request.settings, device.select_devices(request.settings.device)
         self._opened = None  # first free the memory of the previous stage
         cards = self._cards.emptied(devices)
         threads = max(1, request.threads // len(devices))
         torch.set_num_threads(threads)
-        self._throttle = allowance.Throttle(request.compute_share, on_cpu=devices[0].type == "cpu")
+        self._throttle = allowance.Throttle(settings.compute_share, on_cpu=devices[0].type == "cpu")
         for each in devices if self._owns_process else ():
             allowance.enforce(request, each)
         said: list[str] = []
@@ -239,43 +240,42 @@ class Executor:
         for chosen in devices:
             replica = open_replica(request, chosen, made[0][0] if made else None)
             device.warm_up(replica)
-            if not made and request.choose_threads:
+            if not made and not settings.threads:
                 torch.set_num_threads(device.useful_threads(replica, threads))
             blocks, compiled = compile_blocks(request, replica, chosen)
             made.append((replica, blocks))
             said += [compiled] * (compiled not in said)
-        leader = made[0][0]
-        opened = Auditor(Averager(leader))
+        opened = Auditor(Averager(made[0][0]))
         if len(cards) > 1:
             for card, chosen in zip(cards, devices, strict=True):
                 card.begin_thread(chosen)
         for card, held in zip(cards, made, strict=True):  # all of them or none
             card.held, card.blocks = held
         self._opened = opened
-        return StageOpened(parameters=leader.size, compiled="; ".join(said))
+        return Done(words="; ".join(said))
 
-    def _load(self, request: Load | LoadStart) -> Loaded:
+    def _load(self, request: Load | LoadStart) -> None:
         replica = self._stage.replica
-        if isinstance(request, LoadStart):
-            loaded = load_start(replica, request)
-        else:
-            loaded = saving.load(replica, request)
-            if isinstance(replica, LocalReplica):
-                replica.rate = request.learning_rate
-        self._stage.averager.forget()
-        self._stage.forget()
-        return loaded
+        self._opened = None  # its residual goes before another comes
+        try:
+            if isinstance(request, LoadStart):
+                load_start(replica, request)
+            else:
+                saving.load(replica, request)
+                if isinstance(replica, LocalReplica):
+                    replica.rate = request.learning_rate
+        finally:
+            self._opened = Auditor(Averager(replica))
 
     def _begin(self, request: Save | HashTask, send: Send) -> None:
         """Begin what a thread of its own completes, and answers."""
 
         def finish(complete: Callable[[], Answer]) -> None:
-            start = time.perf_counter()
             try:
                 reply = complete()
             except Exception as error:
                 reply = self._failure(error)
-            send(msgspec.structs.replace(reply, seconds=time.perf_counter() - start), ())
+            send(reply, ())
 
         try:
             replica = self._stage.replica

@@ -60,6 +60,22 @@ class MemoryNeed:
         return self.state_bytes + passing + self.frozen_bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How a stage fits."""
+
+    graphs: int
+    """Forward graphs that can be kept."""
+    size_bytes: int = 0
+    """Memory it takes at most, with them."""
+    reruns_blocks: bool = False
+    """Whether graphs keep the blocks' inputs alone: a whole one does not fit."""
+    logits_at_once: int = LOGITS_AT_ONCE
+    """Numbers of logits that a GPU's loss has at a time: as many as there is memory left for."""
+    offloaded_bytes: int = 0
+    """Vectors that passes need and that lie with a GPU's host; 0: these lie beside the weights."""
+
+
 def memory_need(
     manifest: Manifest,
     stage: int,

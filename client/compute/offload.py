@@ -26,7 +26,8 @@ from model_zoo.vectors import Pieces, Vectors
 
 def vectors_for(request: OpenStage, device: torch.device) -> Vectors:
     """Return where the vectors of a stage lie."""
-    return host_vectors(device) if request.offload or device.type == "mps" else Vectors(device)
+    away = request.fit.offloaded_bytes or device.type == "mps"
+    return host_vectors(device) if away else Vectors(device)
 
 
 def host_vectors(device: torch.device) -> OffloadedVectors:

@@ -44,7 +44,8 @@ def forward(
 
     `replica` computes. Returns the output, and the tokens if they were read from the corpus.
     """
-    slot, readings = replica.at(task.step), Readings()
+    replica.check_step(task.step)
+    readings = Readings()
     given, tokens = stage_input(replica, task.microbatch, payloads, readings)
     parts, keep = replica.parts, False
     if isinstance(task, PassTask):
@@ -52,15 +53,15 @@ def forward(
     else:
         if not replica.part.embeds:  # tokens have no size
             readings.note(replica.outliers.check(given.x, "forward", task.microbatch))
-        slot.graphs.pop(task.microbatch, None)
-        keep = len(slot.graphs) < replica.graphs_kept and len(parts) == 1
-        stage = slot.module
+        replica.graphs.pop(task.microbatch, None)
+        keep = len(replica.graphs) < replica.graphs_kept and len(parts) == 1
+        stage = replica.module
     graphs = [run_forward(stage, given.of(part), with_graph=keep) for part in parts]
     output = _joined([graph.output for graph in graphs])
     boundary = readings.note(replica.wire.boundary_out(output, "forward"))
     readings.read()
     if keep:
-        slot.graphs[task.microbatch] = graphs[0]
+        replica.graphs[task.microbatch] = graphs[0]
     return Outcome(graph_kept=keep), [boundary.found, *([] if payloads else [memoryview(tokens)])]
 
 
@@ -70,9 +71,9 @@ def forward_backward(replica: Replica, task: LossTask, payloads: Payloads) -> tu
 
     `replica` computes. Returns the summed loss and the gradient of the input.
     """
-    slot = replica.at(task.step)
-    slot.check_counted(task.microbatch, counted=False)
-    loss, sent_back = run_again(replica, slot, task, payloads)
+    replica.check_step(task.step)
+    replica.check_counted(task.microbatch, counted=False)
+    loss, sent_back = run_again(replica, replica, task, payloads)
     replica.count(task.microbatch)
     return Outcome(loss_sum=loss), sent_back
 
@@ -83,19 +84,19 @@ def backward(replica: Replica, task: BackwardTask, payloads: Payloads) -> tuple[
 
     `replica` computes. Returns the input's gradient.
     """
-    slot = replica.at(task.step)
-    slot.check_counted(task.microbatch, counted=False)
-    if task.microbatch in slot.graphs:
+    replica.check_step(task.step)
+    replica.check_counted(task.microbatch, counted=False)
+    if task.microbatch in replica.graphs:
         readings = Readings()
         gradient = _gradient_in(replica, task, payloads, readings)
-        graph = slot.graphs.pop(task.microbatch)  # backward frees its tensors
-        noted = run_back(replica, slot, [(graph, gradient)], task, readings)
+        graph = replica.graphs.pop(task.microbatch)  # backward frees its tensors
+        noted = run_back(replica, replica, [(graph, gradient)], task, readings)
         readings.read()
         sent_back = [each.found for each in noted]
     elif len(payloads) == 1 and replica.samples is None:
         raise GraphGone(f"the graph of microbatch {task.microbatch} was not kept")
     else:
-        _, sent_back = run_again(replica, slot, task, payloads)
+        _, sent_back = run_again(replica, replica, task, payloads)
     replica.count(task.microbatch)
     return Outcome(), sent_back
 
@@ -105,13 +106,13 @@ def subtract(replica: Replica, task: PassTask, payloads: Payloads) -> Outcome:
 
     In local rounds it has moved the weights by now, and stays in them; but it weighs no more.
     """
-    slot = replica.at(task.step)
-    slot.check_counted(task.microbatch, counted=True)
+    replica.check_step(task.step)
+    replica.check_counted(task.microbatch, counted=True)
     if isinstance(replica, LocalReplica):
-        slot.counted.discard(task.microbatch)
+        replica.counted.discard(task.microbatch)
     else:
-        run_again(replica, slot, task, payloads)
-        slot.take_out(task.microbatch)
+        run_again(replica, replica, task, payloads)
+        replica.take_out(task.microbatch)
     return Outcome()
 
 
@@ -172,7 +173,7 @@ def evaluate(replica: Replica, task: PassTask, payloads: Payloads) -> tuple[Outc
     """
     if not replica.part.has_head:
         return forward(replica, task, payloads)
-    replica.at(task.step)
+    replica.check_step(task.step)
     stage, readings = replica.version_stage, Readings()
     given, _ = stage_input(replica, task.microbatch, payloads, readings)
     with torch.no_grad():

@@ -95,14 +95,16 @@ class Call(Generic[AnswerT]):
     """The reply and its payloads, or why there will be none."""
     abandoned: bool = False
 
-    async def wait(self) -> tuple[AnswerT, list[bytes]]:
+    async def wait(self, within_s: float = math.inf) -> tuple[AnswerT, list[bytes]]:
         """Wait for the reply and its payloads; raises what `Worker.call` raises."""
         try:
-            await self.done.wait()
-        except trio.Cancelled:
-            self.abandoned, self.payloads = True, ()
-            raise
-        assert self.answer is not None
+            with trio.move_on_after(within_s):
+                await self.done.wait()
+        finally:
+            if self.answer is None:
+                self.abandoned, self.payloads = True, ()
+        if self.answer is None:  # a stopped process, or a stuck driver, is as dead as a killed one
+            raise WorkerDied(-signal.SIGKILL, [f"it had not answered for {within_s:.0f} s"])
         if isinstance(self.answer, WorkerDied):
             raise self.answer
         reply, payloads = self.answer
@@ -154,36 +156,28 @@ class Worker:
         """Process id of the worker."""
         return self._process.pid
 
-    @overload
-    async def call(
-        self, request: Task, payloads: Sequence[Buffer] = ()
-    ) -> tuple[Outcome, list[bytes]]: ...
-    @overload
-    async def call(
-        self, request: Request[ReplyT], payloads: Sequence[Buffer] = ()
-    ) -> tuple[ReplyT, list[bytes]]: ...
-    async def call(
-        self, request: Request[Any] | Task, payloads: Sequence[Buffer] = ()
-    ) -> tuple[Any, list[bytes]]:
-        """Have a request executed; its reply and the reply's payloads.
+    async def call(self, request: Request[ReplyT], within_s: float = math.inf) -> ReplyT:
+        """Have a request executed that is no task, so it has no payloads; its reply.
 
         Calls are executed in the order in which they are made. A cancelled call that was sent
-        already is still executed; its reply is thrown away. Do not change the payloads
-        meanwhile.
+        already is still executed; its reply is thrown away.
 
         Raises:
             RequestFailed: the worker could not do it and says why.
-            WorkerDied: the worker is gone, or went before it answered.
+            WorkerDied: the worker is gone, or went before it answered; or it hangs, for it has not
+                answered in time.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
-        return await self.submit(request, payloads).wait()
+        reply, _ = await self.submit(request).wait(within_s)
+        return reply
 
     @overload
     def submit(self, request: Task, payloads: Sequence[Buffer] = ()) -> Call[Outcome]: ...
     @overload
     def submit(self, request: Request[ReplyT], payloads: Sequence[Buffer] = ()) -> Call[ReplyT]: ...
     def submit(self, request: Request[Any] | Task, payloads: Sequence[Buffer] = ()) -> Call[Any]:
-        """Queue a request now, wait for it later: requests run in the order of these calls.
+        """Queue a request now, wait for it later: requests run in the order of these calls. Do not
+        change the payloads meanwhile.
 
         Raises:
             WorkerDied: the worker is gone.

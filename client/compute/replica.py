@@ -34,82 +34,52 @@ from model_zoo.specs.matrices import hidden_matrices
 from model_zoo.specs.optimizer import learning_rate, stage_clip
 from model_zoo.specs.precision import precision_on
 from model_zoo.specs.slices import StageSlice, slices
-from model_zoo.specs.state import StateSpec
 from model_zoo.specs.state_hash import LEAF_BYTES, leaf_digest, leaves, root
 from model_zoo.stages import Stage, blank_stage, build_stage, twin
 from model_zoo.vectors import Vectors
 
+NO_VERSION = -1
+"""That of a stage whose state could not be loaded completely."""
 _CLIP_EPS = 1e-6  # as torch's clip_grad_norm_
 _NORM_CHUNK = 1 << 18
 
 
-@dataclass(slots=True)
-class Replica:
-    """The stage that a worker holds."""
+@dataclass
+class Replica(Slot):
+    """The stage that a worker holds, and what the microbatches of step `version` are run with."""
 
-    peer: str
-    """Ours, by which keys name us."""
-    slot: Slot
-    """What the microbatches of step `version` are run with."""
     optimizer: FlatOptimizer
     """It makes the versions."""
     wire: Wire
+    peer: str
+    """Ours, by which keys name us."""
     graphs_kept: int
-    outliers: OutlierFilter
-    """Sizes of the tensors from other stages."""
-    samples: Samples | None = None
+    samples: Samples | None
     """The source of the first stage's microbatches; None if the node sends them."""
-    version: int = 0
+    version: int = field(default=0, init=False)
+    outliers: OutlierFilter = field(init=False)
+    """Sizes of the tensors from other stages."""
+    step_tokens: int = field(init=False)
+    """Of a whole step, in all replicas."""
     sequences_at_once: int = field(init=False)
     """Sequences of a microbatch that are run at a time: all, until memory is short."""
 
     def __post_init__(self) -> None:
-        self.sequences_at_once = self.wire.run.sequences_per_microbatch
-
-    @property
-    def step_tokens(self) -> int:
-        """Of a whole step, in all replicas."""
-        return self.wire.run.microbatches_per_step * self.wire.run.tokens_per_microbatch
-
-    @property
-    def state(self) -> StateSpec:
-        """The layout of a version: the sections of `state_tensors`, in their order."""
-        return StateSpec(self.optimizer.spec.name)
-
-    @property
-    def away(self) -> Vectors:
-        """Where what a round touches once lies."""
-        return self.flat.home
+        super().__post_init__()
+        run, stage = self.wire.run, self.wire.stage
+        self.outliers = OutlierFilter({"forward": stage, "backward": run.stage_count - 1 - stage})
+        self.step_tokens = run.tokens_per_step
+        self.sequences_at_once = run.sequences_per_microbatch
 
     @property
     def parameters(self) -> Tensor:
-        """Those of `version`, (N,)."""
-        return self.flat.values
-
-    @property
-    def module(self) -> Stage:
-        """The stage's module, as step `version` runs it."""
-        return self.slot.module
+        """Those of `version`, (N,); of the leader's, where that makes the versions."""
+        return self.optimizer.values
 
     @property
     def version_stage(self) -> Stage:
         """A module with the parameters of `version`, for passes that count for no step."""
         return self.module
-
-    @property
-    def flat(self) -> FlatParameters:
-        """The weights that passes compute with, and the scratch."""
-        return self.slot.flat
-
-    @property
-    def gradient_sum(self) -> Tensor:
-        """The gradient sum of step `version`, (N,)."""
-        return self.slot.gradient_sum
-
-    @property
-    def counted(self) -> set[int]:
-        """The microbatches of step `version` that count for this replica."""
-        return self.slot.counted
 
     @property
     def part(self) -> StageSlice:
@@ -123,31 +93,21 @@ class Replica:
 
     @property
     def state_tensors(self) -> tuple[Tensor, ...]:
-        """The tensors of a version: a vector (N,) for each section of its `state`."""
+        """The tensors of a version: a vector (N,) for each section of its `StateSpec`."""
         return self.parameters, *self.optimizer.vectors
 
-    @property
-    def buffers(self) -> tuple[Tensor, ...]:
-        """Every tensor (N,) that is held."""
-        return *self.state_tensors, self.gradient_sum, self.flat.gradients
-
-    def at(self, step: int) -> Slot:
-        """Return what the microbatches of a step are run with.
+    def check_step(self, step: int) -> None:
+        """Refuse what is for another step.
 
         Raises:
-            StaleRequest: the stage is at another one.
+            StaleRequest: the stage is not at this one.
         """
         if step != self.version:
             raise StaleRequest(f"request is for step {step}, the stage is at {self.version}")
-        return self.slot
-
-    def drop_graphs(self) -> None:
-        """Free all kept graphs: every one can be recomputed."""
-        self.slot.graphs.clear()
 
     def count(self, microbatch: int) -> None:
-        """Count a microbatch, whose gradient is in scratch."""
-        self.slot.count(microbatch)
+        """See `Slot`."""
+        super().count(microbatch)
         self.outliers.count(microbatch)
 
     def close(self) -> None:
@@ -159,12 +119,7 @@ class Replica:
         return self.gradient_sum[start:end]
 
     def update(
-        self,
-        total: Tensor,
-        squared_norm: float,
-        tokens: int,
-        rate: float | None = None,
-        stretch: float = 1.0,
+        self, total: Tensor, squared_norm: float, rate: float | None, stretch: float = 1.0
     ) -> float:
         """Make the next version; return the norm of the mean gradient, or of the mean difference.
 
@@ -173,11 +128,10 @@ class Replica:
         Args:
             total: of the contributions to the step, (N,).
             squared_norm: of `total`.
-            tokens: tokens that it sums over.
             rate: the learning rate; None: that of the schedule.
             stretch: factor of the mean difference of a local round.
         """
-        config = self.optimizer.spec
+        config, tokens = self.optimizer.spec, self.step_tokens
         rate = learning_rate(config, self.version) if rate is None else rate
         scale = step_scale(squared_norm, tokens, stage_clip(config, self.part.count))
         self.optimizer.step(total, rate, scale * stretch)
@@ -187,7 +141,7 @@ class Replica:
     def begin(self, version: int) -> None:
         """Begin the step of a version with nothing accumulated; its parameters are there, or come
         from the process that makes them."""
-        self.slot.clear()
+        self.clear()
         self.version = version
 
     def replace_state(self, version: int, tensors: Sequence[Tensor]) -> None:
@@ -258,14 +212,12 @@ class LocalReplica(Replica):
     of the weights as they are now.
 
     Fields:
-        base: the parameters of the version, (N,).
         inner: the optimizer of the weights that passes compute with.
         inner_microbatches: that make an inner step.
         rate: the learning rate of the version's steps by an amendment; None: the schedule's.
         waiting: microbatches in the gradient sum.
     """
 
-    base: Tensor = field(kw_only=True)
     inner: FlatOptimizer = field(kw_only=True)
     inner_microbatches: int = field(kw_only=True)
     rate: float | None = None
@@ -273,27 +225,12 @@ class LocalReplica(Replica):
     _version_stage: Stage | None = None
 
     @property
-    def away(self) -> Vectors:
-        """See `Replica`."""
-        return self.inner.home
-
-    @property
-    def parameters(self) -> Tensor:
-        """See `Replica`."""
-        return self.base
-
-    @property
     def version_stage(self) -> Stage:
         """See `Replica`."""
         if self._version_stage is None:
             self._version_stage = twin(self.module)
-            self.flat.bind(self._version_stage, self.base.to(self.flat.values.device))
+            self.flat.bind(self._version_stage, self.parameters.to(self.flat.values.device))
         return self._version_stage
-
-    @property
-    def buffers(self) -> tuple[Tensor, ...]:
-        """See `Replica`."""
-        return *super().buffers, self.flat.values, *self.inner.vectors
 
     def count(self, microbatch: int) -> None:
         """See `Replica`. Maybe take an inner step."""
@@ -313,7 +250,7 @@ class LocalReplica(Replica):
         rate = self._inner_rate() * self.waiting / self.inner_microbatches
         self.inner.step(self.gradient_sum, rate, scale)
         self.gradient_sum.zero_()
-        self.drop_graphs()
+        self.graphs.clear()
         self.waiting = 0
 
     def usual_distance(self, microbatches: int) -> float:
@@ -328,26 +265,21 @@ class LocalReplica(Replica):
     def contribution(self, start: int, end: int) -> Tensor:
         """See `Replica`: how far the weights have come down from the version's, times tokens."""
         home = self.gradient_sum.device
-        base, values = (each[start:end].to(home) for each in (self.base, self.flat.values))
+        base, values = (each[start:end].to(home) for each in (self.parameters, self.flat.values))
         tokens = len(self.counted) * self.wire.run.tokens_per_microbatch
         return torch.sub(base, values).mul_(tokens)
 
     def update(
-        self,
-        total: Tensor,
-        squared_norm: float,
-        tokens: int,
-        rate: float | None = None,
-        stretch: float = 1.0,
+        self, total: Tensor, squared_norm: float, rate: float | None, stretch: float = 1.0
     ) -> float:
         """See `Replica`; the rate is that of the next round's inner steps."""
         self.rate = rate
-        return super().update(total, squared_norm, tokens, None, stretch)
+        return super().update(total, squared_norm, None, stretch)
 
     def begin(self, version: int) -> None:
         """See `Replica`."""
         super().begin(version)
-        self.flat.values.copy_(self.base)
+        self.flat.values.copy_(self.parameters)
         self.waiting, self._version_stage = 0, None
 
     def replace_state(self, version: int, tensors: Sequence[Tensor]) -> None:
@@ -389,46 +321,27 @@ def open_replica(
     part = slices(run.layers_per_stage)[request.stage]
     if run.local_rounds is not None and leader is not None:
         raise ShapeError("in local rounds each device trains alone: start a volunteer for each")
-    slot = _new_slot(request, part, device)
-    slot.module.precision = precision_on(run.compute, fast_in_bf16=_is_fast(device))
-    slot.module.reruns_blocks = request.reruns_blocks
-    slot.module.logits_at_once = request.logits_at_once
-    flat = slot.flat
+    module = (blank_stage if run.start else build_stage)(spec, part, run.seed).to(device)
+    module.precision = precision_on(run.compute, fast_in_bf16=_is_fast(device))
+    module.reruns_blocks = request.fit.reruns_blocks
+    module.logits_at_once = request.fit.logits_at_once
+    flat = FlatParameters(module, home=vectors_for(request, device))
     wire = Wire(run, request.swarm, request.stage, device)
-    outliers = OutlierFilter(
-        {"forward": request.stage, "backward": run.stage_count - 1 - request.stage}
-    )
     samples = Samples(request) if request.corpus else None
-    rest = wire, request.graphs_kept, outliers, samples
+    rest = wire, request.peer, request.fit.graphs, samples
     if leader is not None:
-        return Replica(request.peer, slot, leader.optimizer, *rest)
+        return Replica(module, flat, leader.optimizer, *rest)
     home = flat.home
     if run.local_rounds is not None:  # what is touched once a round lies in a GPU's host memory
         home = Vectors(device) if device.type == "cpu" else host_vectors(device)
     own, matrices = flat_optimizer(run.optimizer), hidden_matrices(spec, part)
     optimizer = own(flat.values, flat.decay_size, run.optimizer, matrices, home)
     if run.local_rounds is None:
-        return Replica(request.peer, slot, optimizer, *rest)
+        return Replica(module, flat, optimizer, *rest)
     base = home.zeros(flat.values.numel()).copy_(flat.values)
     outer, optimizer.alone = flat_optimizer(OUTER)(base, 0, OUTER, home=home), True
-    return LocalReplica(
-        request.peer,
-        slot,
-        outer,
-        *rest,
-        base=base,
-        inner=optimizer,
-        inner_microbatches=run.local_rounds.inner_microbatches,
-    )
-
-
-def _new_slot(request: OpenStage, part: StageSlice, device: torch.device) -> Slot:
-    run = request.manifest
-    make = blank_stage if run.start else build_stage
-    module = make(run.model, part, run.seed)
-    module.to(device)
-    flat = FlatParameters(module, home=vectors_for(request, device))
-    return Slot(module, flat, flat.home.zeros(flat.values.numel()))
+    every = run.local_rounds.inner_microbatches
+    return LocalReplica(module, flat, outer, *rest, inner=optimizer, inner_microbatches=every)
 
 
 def step_scale(squared_norm: float, tokens: int, largest_norm: float) -> float:

@@ -4,7 +4,7 @@ A task (`protocol.pipeline.effects.Task`) is a request as it stands: the payload
 keys travel beside it, in its order, and those that it yields beside its `Outcome`. Other requests
 have replies of their own. Requests are executed in order and answered in order, except that `Save`
 and `HashTask` are answered when they are done. A request that fails is answered by `Failed` and has
-changed nothing. Imports no torch.
+changed nothing, but for a `Load`. Imports no torch.
 
 Payloads of the passes of a microbatch, in order: the gradient of the stage's output, for what runs
 back and has no head; the input; the tokens (B, T+1) as `specs.tokens` has them sent, where a later
@@ -16,13 +16,15 @@ did not say that the graph is kept, or if it was dropped since.
 Shapes: B sequences per microbatch, T tokens per sequence, C width.
 """
 
-from typing import Annotated, Any, Generic, Literal, TypeVar, get_args
+from typing import Annotated, Any, Generic, TypeVar, get_args
 
 import msgspec
 from msgspec import Meta
 
 from client.compute.errors import FailureKind
-from model_zoo.specs.model import LOGITS_AT_ONCE
+from client.compute.memory import Fit
+from client.config import Settings
+from model_zoo.specs.precision import Compute, Precision, precision_on
 from protocol.manifest import Manifest
 from protocol.pipeline.effects import Outcome, Task
 
@@ -32,24 +34,13 @@ Rate = Annotated[float, Meta(ge=0, le=10)]
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Base of the replies; `seconds` is compute time without queueing and transport."""
-
-    seconds: float = 0.0
+    """Base of the replies to what is no task."""
 
 
 class Done(Reply, frozen=True, kw_only=True):
-    """What was asked for is done."""
+    """What was asked for is done; `words` are for the owner."""
 
-
-class StageOpened(Reply, frozen=True, kw_only=True):
-    """The stage is at version 0, drawn from the seed.
-
-    `compiled` says whether blocks run compiled, or why not, in words for the owner; empty: nobody
-    asked for it.
-    """
-
-    parameters: int
-    compiled: str = ""
+    words: str = ""
 
 
 class Saved(Reply, frozen=True, kw_only=True):
@@ -61,34 +52,38 @@ class Saved(Reply, frozen=True, kw_only=True):
     digests: list[bytes]
 
 
-class Loaded(Reply, frozen=True, kw_only=True):
-    """The stage is at the checkpoint's version, with nothing accumulated."""
-
-    version: int
-    hash: str
-
-
-class MatmulRate(msgspec.Struct, frozen=True):
-    """Measured multiply-add rate of one square matrix size."""
-
-    size: int
-    dtype: str
-    flop_per_s: float
-
-
 class Probed(Reply, frozen=True, kw_only=True):
-    """The device and its measured speed."""
+    """The device and its measured speed; by default nothing is known of it."""
 
-    device: str
+    device: str = ""
+    threads: int = 0
+    """CPU threads that it was asked about."""
     identity: str = ""
     """What its speed follows from: the device, its memory, its driver and the build of torch."""
-    rates: list[MatmulRate]
-    memory_total_bytes: int
-    memory_available_bytes: int
+    peaks: dict[Precision, float] = {}
+    """FLOP/s of the best product of matrices in each type of numbers; empty: not measured."""
+    memory_total_bytes: int = 0
+    memory_available_bytes: int = 0
     platform: str = "cpu"
     """`cuda`, `rocm` or `mps`; or `cpu`."""
     unused: dict[str, str] = {}
     """GPUs that are there and cannot train, with the reason."""
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the memory is a GPU's."""
+        return self.platform != "cpu"
+
+    @property
+    def has_host(self) -> bool:
+        """Whether the machine has other memory than that which stages may take: an Apple GPU
+        shares the processor's."""
+        return self.on_gpu and self.platform != "mps"
+
+    def peak_flops(self, compute: Compute) -> float:
+        """Return the FLOP/s that the device reaches in a run's type of numbers; 0: not measured."""
+        fast = self.on_gpu and self.peaks.get("bf16", 0.0) > self.peaks.get("fp32", 0.0)
+        return self.peaks.get(precision_on(compute, fast_in_bf16=fast), 0.0)
 
 
 class Failed(Reply, frozen=True, kw_only=True):
@@ -107,46 +102,29 @@ class Request(msgspec.Struct, Generic[ReplyT], frozen=True, tag=True):
     """Base of all requests; the parameter is the type of the reply."""
 
 
-class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
-    """Hold `stage` of a run at version 0; replaces the stage that was open.
+class OpenStage(Request[Done], frozen=True, kw_only=True):
+    """Hold `stage` of a run at version 0, drawn from the seed; replaces the stage that was open.
+    The reply says whether blocks run compiled, or why not; nothing where nobody asked for it.
 
     Fields:
         swarm: hex id, written into checkpoints.
         peer: our id; of the parts of a sum, the one with it in its key is our own.
         manifest: of the run. Where it has starts the weights, or what is frozen beside adapters,
             come from `LoadStart`; until then they are zero.
-        graphs_kept: most forward graphs held for their backward.
-        threads: CPU threads; choose_threads: use fewer where that is as fast; device: `cpu`,
-            `cuda`, `cuda:1`, or `auto`; or several, each with the whole stage: `cuda:0,cuda:1`.
-        compute_share: percentage of the time that tasks may compute.
-        memory_bytes: limit of the worker's memory on the CPU, 0 for none; vram_share: percentage
-            of each GPU's memory.
-        offload: whether all vectors as long as the parameters, but these, lie in a GPU's host
-            memory.
+        settings: the owner's: devices, each with the whole stage; limits; whether blocks are
+            compiled. Where they name no number of threads fewer are used if that is as fast.
+        threads: CPU threads.
     """
 
     swarm: str
     peer: str = ""
     manifest: Manifest
     stage: Count
-    graphs_kept: Count = 4
-    reruns_blocks: bool = False
-    """Whether graphs keep the blocks' inputs alone, where whole ones do not fit."""
-    logits_at_once: Positive = LOGITS_AT_ONCE
-    """Numbers of logits that the loss has at a time."""
+    fit: Fit = Fit(4)
+    settings: Settings = Settings(device="cpu", threads=1)
     threads: Positive = 1
-    choose_threads: bool = False
-    device: str = "cpu"
-    compute_share: Annotated[int, Meta(ge=1, le=100)] = 100
-    memory_bytes: Count = 0
-    vram_share: Annotated[int, Meta(ge=1, le=100)] = 100
-    offload: bool = False
-    compile: Literal["auto", "on", "off"] = "off"
-    """Whether blocks are compiled when the stage is opened; `auto`: on an NVIDIA or AMD GPU."""
     compile_folder: str = ""
     """Of what was compiled, now and in earlier sessions."""
-    compile_threads: Positive = 1
-    """How many kernels are compiled at once, where nobody else needs the cores."""
     corpus: str = ""
     """Folder of the training data, or of leaves of them, for the first stage."""
 
@@ -162,8 +140,9 @@ class Save(Request[Saved], frozen=True, kw_only=True):
     durable: bool = True
 
 
-class Load(Request[Loaded], frozen=True, kw_only=True):
-    """Take over a checkpoint of this stage, verified before anything changes.
+class Load(Request[Done], frozen=True, kw_only=True):
+    """Take over a checkpoint of this stage, with nothing accumulated; without a version from before
+    if its data turn out to be damaged.
 
     `learning_rate`: of the steps inside the round that begins there, by an amendment; None: by the
     schedule of `OpenStage`.
@@ -175,7 +154,7 @@ class Load(Request[Loaded], frozen=True, kw_only=True):
     learning_rate: Rate | None = None
 
 
-class LoadStart(Request[Loaded], frozen=True, kw_only=True):
+class LoadStart(Request[Done], frozen=True, kw_only=True):
     """Begin with the parameters of an imported model: version 0, with nothing accumulated. Where
     the model has adapters these are frozen, and the version stays.
 
@@ -201,7 +180,7 @@ class Ping(Request[Done], frozen=True):
 
 
 AnyRequest = Task | OpenStage | Save | Load | LoadStart | Probe | Ping
-AnyAnswer = Outcome | Done | StageOpened | Saved | Loaded | Probed | Failed
+AnyAnswer = Outcome | Done | Saved | Probed | Failed
 
 _REPLY_TYPES: dict[type, type[Answer]] = {
     request: get_args(vars(request)["__orig_bases__"][0])[0] for request in Request.__subclasses__()

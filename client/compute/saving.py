@@ -8,8 +8,8 @@ copied to its host at once, for its steps are short. A file appears under its na
 complete; after any failure the earlier file is unchanged.
 
 A version is hashed where it lies, by as many threads as the stage may use; code that changes it
-waits until its hash is there. It is loaded into its place, too: the file is verified before, and
-what has been read after.
+waits until its hash is there. It is loaded into its place, too, and verified there: after a failure
+the stage has no version until another one is loaded.
 
 State of a `Saving`: what is yet to be read of its version.
 """
@@ -29,12 +29,26 @@ import torch
 from torch import Tensor
 
 from client.compute.allowance import Throttle
-from client.compute.checkpoint import NO_HASH, CheckpointInfo, build_header, verified
+from client.compute.checkpoint import (
+    NO_HASH,
+    CheckpointInfo,
+    build_header,
+    check_hash,
+    info_of,
+    reading,
+)
 from client.compute.errors import CheckpointError, DiskError, StaleRequest
 from client.compute.lane import on_stream
-from client.compute.replica import Replica, digest_of_tensors, hash_tensors, host_bytes
-from client.compute.requests import Load, Loaded, Save, Saved
+from client.compute.replica import (
+    NO_VERSION,
+    Replica,
+    digest_of_tensors,
+    hash_tensors,
+    host_bytes,
+)
+from client.compute.requests import Load, Save, Saved
 from client.store.atomic import replacing
+from model_zoo.specs.state import StateSpec
 from model_zoo.specs.state_hash import LeafHasher, root
 from protocol.pipeline.effects import HashTask, Outcome
 
@@ -177,7 +191,8 @@ def _info(replica: Replica) -> CheckpointInfo:
     """Return what the header of the version at hand says, but for its hash."""
     part = replica.part
     named = replica.wire.swarm, part.index, part.count, replica.version
-    return CheckpointInfo(*named, NO_HASH, replica.flat.layout, replica.state)
+    state = StateSpec(replica.optimizer.spec.name)
+    return CheckpointInfo(*named, NO_HASH, replica.flat.layout, state)
 
 
 def begin_hash(replica: Replica, task: HashTask, throttle: Throttle) -> Callable[[], Outcome]:
@@ -221,28 +236,28 @@ def _yield_to_others() -> None:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
 
 
-def load(replica: Replica, request: Load) -> Loaded:
-    """Load the version in a file; nothing changes before all of it is verified.
+def load(replica: Replica, request: Load) -> None:
+    """Load the version in a file.
 
     Raises:
-        CheckpointError: the file is damaged or not this stage at that version.
-        SystemExit: reading it again failed: this process has no version any more.
+        CheckpointUnreadable: it cannot be read now.
+        CheckpointError: it is not this stage at that version, and nothing has changed; or its data
+            are damaged, and the stage has no version.
     """
     path = Path(request.path)
-    with verified(path) as (info, read):
+    with reading(path) as file:
+        info = info_of(file)
         _check_identity(replica, request, info)
         found = [
             tensor.detach() if tensor.device.type == "cpu" else torch.empty(len(tensor))
             for tensor in replica.state_tensors
         ]
-        try:
-            read(map(host_bytes, found))
-            if info.hash != hash_tensors(info.version, found, torch.get_num_threads()):
-                raise CheckpointError("it changed while it was read")
-        except Exception as error:
-            raise SystemExit(f"{path.name} was sound, and is not any more: {error}") from error
+        replica.begin(NO_VERSION)
+        file.seek(info.data_start)
+        for tensor in found:
+            file.readinto(host_bytes(tensor))  # type: ignore[attr-defined]
+    check_hash(info, hash_tensors(info.version, found, torch.get_num_threads()), path)
     replica.replace_state(info.version, found)
-    return Loaded(version=info.version, hash=info.hash)
 
 
 def _check_identity(replica: Replica, request: Load, info: CheckpointInfo) -> None:

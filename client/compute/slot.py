@@ -1,6 +1,6 @@
 """A slot holds a step's working set: parameters, gradient sum, ledger and graphs.
 
-A replica has one; an audit has another, of an earlier version. The gradients that autograd writes
+A replica is one; an audit has another, of an earlier version. The gradients that autograd writes
 (`flat.gradients`) are scratch that both share, because passes and rounds run one at a time.
 
 Shapes: N parameters of the stage.
@@ -23,15 +23,23 @@ class Graph:
     output: Tensor
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class Slot:
     """The parameters that a step's gradient is computed at, and what was computed so far."""
 
     module: Stage
+    """The stage, as the step runs it."""
     flat: FlatParameters
-    gradient_sum: Tensor  # (N,)
-    counted: set[int] = field(default_factory=set)
-    graphs: dict[int, Graph] = field(default_factory=dict)
+    """The weights that passes compute with, and the scratch."""
+    gradient_sum: Tensor = field(init=False)
+    """Of the step, (N,)."""
+    counted: set[int] = field(default_factory=set, init=False)
+    """The microbatches of the step that are in it."""
+    graphs: dict[int, Graph] = field(default_factory=dict, init=False)
+    """Those that are kept: all can be recomputed."""
+
+    def __post_init__(self) -> None:
+        self.gradient_sum = self.flat.home.zeros(self.flat.values.numel())
 
     def check_counted(self, microbatch: int, *, counted: bool) -> None:
         """Refuse to count a microbatch twice or to take out one that does not count.
@@ -57,8 +65,7 @@ class Slot:
         """A slot of its own with the same parameters and nothing accumulated; it shares the
         scratch, which is zero afterwards."""
         module = twin(self.module)
-        flat = FlatParameters(module, self.flat.gradients, self.flat.home)
-        return Slot(module, flat, flat.home.zeros(flat.values.numel()))
+        return Slot(module, FlatParameters(module, self.flat.gradients, self.flat.home))
 
     def clear(self) -> None:
         """Nothing accumulated, no graph kept."""

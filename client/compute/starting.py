@@ -20,7 +20,7 @@ from torch import Tensor
 from client.compute.checkpoint import reading
 from client.compute.errors import CheckpointError
 from client.compute.replica import Replica
-from client.compute.requests import Loaded, LoadStart
+from client.compute.requests import LoadStart
 from client.compute.saving import written
 from model_zoo.huggingface.imports import Imported, torch_dtype
 from model_zoo.models.family import State
@@ -80,7 +80,7 @@ def _bytes(imported: Imported, name: str) -> memoryview:
     return tensor.flatten().view(torch.uint8).numpy().data
 
 
-def load_start(replica: Replica, request: LoadStart) -> Loaded:
+def load_start(replica: Replica, request: LoadStart) -> None:
     """Begin with the parameters in a file; nothing changes before all of it is verified.
 
     Where the stage has adapters they and the version stay: the file has what is frozen beside them.
@@ -106,7 +106,6 @@ def load_start(replica: Replica, request: LoadStart) -> Loaded:
         read(lambda _, found: next(places).copy_(found.flatten()))
         zeros = [torch.zeros(1).expand(replica.size)] * (len(replica.state_tensors) - 1)
         replica.replace_state(0, [values, *zeros])
-    return Loaded(version=replica.version, hash=replica.state_hash())
 
 
 def read_start(path: Path, spec: ModelSpec, part: StageSlice, digest: str) -> State:

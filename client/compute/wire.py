@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from client.compute.codec import Boundary, begin_decoding, begin_encoding, decode, encode
+from client.compute.codec import Boundary, begin_decoding, begin_encoding
 from client.compute.codecs.blocks import rounding_key
 from client.compute.errors import ShapeError, blame
-from client.compute.payload import Buffer, Direction, check_seal, seal
+from client.compute.payload import Buffer, Direction, check_seal
 from client.compute.readings import Check, Readings
 from model_zoo.data import beginnings, inputs_and_targets
 from model_zoo.specs.narrow import joined
@@ -126,9 +126,7 @@ class Wire:
         """
         if segment.numel() == 0:
             return memoryview(b"")
-        payload = encode(segment, self.run.averaging_codec, "average")
-        seal(payload)
-        return payload
+        return begin_encoding(segment, self.run.averaging_codec, "average").now().ready()
 
     def segment_in(self, payload: Buffer, out: Tensor, part: int) -> None:
         """Decode a part of a gradient sum into `out`, a vector on any device; nothing is read for
@@ -146,7 +144,8 @@ class Wire:
         """Decode a payload that `segment_out` of this process has made, without checking its seal
         again."""
         if out.numel():
-            decode(payload, out.shape, self.run.averaging_codec, "average", out=out)
+            codec = self.run.averaging_codec
+            begin_decoding(payload, out.shape, codec, "average", out=out)[1].now()
 
     def tokens_in(self, data: Buffer, x: Tensor | None = None) -> StageInput:
         """Read tokens (B, T+1) as `specs.tokens` has them sent; return the input of a stage, which

@@ -13,14 +13,14 @@ from client.schedule import parse_schedule
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The state of this machine. None: it is unknown, and ``unknown`` says why."""
+    """The state of this machine."""
 
     used_bytes: int = 0
     """Sent and received today."""
     on_battery: bool | None = False
-    idle: bool | None = True
-    """Whether keyboard and screen are unused."""
-    unknown: str = ""
+    """None: it is unknown."""
+    idle: bool | str = True
+    """Whether keyboard and screen are unused, or why that is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +84,8 @@ def _battery(facts: Facts, settings: Settings) -> Held | None:
 
 
 def _idle(facts: Facts, settings: Settings) -> Held | None:
-    if not settings.only_when_idle or facts.idle:
+    if not settings.only_when_idle or facts.idle is True:
         return None
-    if facts.idle is None:
-        return Held(f"cannot tell whether somebody uses this machine: {facts.unknown}")
+    if facts.idle:
+        return Held(f"cannot tell whether somebody uses this machine: {facts.idle}")
     return Held("somebody uses this machine")

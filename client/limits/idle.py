@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import trio
 
@@ -31,14 +30,6 @@ _MILLISECONDS = re.compile(r"\s*([0-9]{1,15})\s*", re.A)
 
 Run = Callable[[Sequence[str]], str | None]
 """Runs a program; its output, or None."""
-
-
-@dataclass(frozen=True, slots=True)
-class Idleness:
-    """The result; ``idle`` None: it is unknown, and ``unknown`` says why."""
-
-    idle: bool | None
-    unknown: str = ""
 
 
 def parse_logind(answer: str, now: float) -> float | None:
@@ -74,8 +65,9 @@ def look(
     environ: Mapping[str, str] = os.environ,
     now: float | None = None,
     platform: str = sys.platform,
-) -> Idleness:
-    """Query the first source that answers; blocks for at most a few seconds.
+) -> bool | str:
+    """Return whether the machine is idle, by the first source that answers, or why that is not
+    known; blocks for at most a few seconds.
 
     On X11 the server is the better source, because not every desktop informs logind. On Wayland it
     sees no input.
@@ -90,18 +82,18 @@ def look(
     if platform == "darwin":
         since = parse_ioreg(run(IOREG) or "")
         words = "ioreg does not tell when this Mac was last used"
-        return Idleness(None, words) if since is None else Idleness(since >= after_s)
+        return words if since is None else since >= after_s
     found: float | None = None
     if environ.get("DISPLAY") and not environ.get("WAYLAND_DISPLAY"):
         found = parse_xprintidle(run(X11) or "")
     if found is None:
         found = parse_logind(run(LOGIND) or "", time.time() if now is None else now)
     if found is None:
-        return Idleness(None, "neither logind nor xprintidle answers here")
-    return Idleness(found >= after_s)
+        return "neither logind nor xprintidle answers here"
+    return found >= after_s
 
 
-async def find_idleness(after_s: float) -> Idleness:
+async def find_idleness(after_s: float) -> bool | str:
     """As ``look``, in a thread."""
     return await trio.to_thread.run_sync(look, after_s, ask)
 

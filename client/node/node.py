@@ -62,7 +62,7 @@ from client.train.messaging.admission import Vouching
 from client.train.messaging.bootstrap import find_swarm, remember_swarm
 from client.train.messaging.kept_links import KeptLinks
 from client.train.reporting.event_sink import EventSink
-from client.train.stage.stage_context import Site
+from client.train.stage.held_stages import HeldStages
 from client.train.training import Training
 from client.train.transfer.state_size import largest_payload, round_bytes, usual_payload
 from protocol.address import Address, parse_address, parse_peer_address
@@ -256,7 +256,7 @@ class Node(ControlApi):
         stopping, paused = self._stop_asked.is_set(), self._pauses.now
         held_stages = self._training.held_stages
         now = take_snapshot(self._engine, held_stages, self._started, stopping, paused)
-        used_bytes, capacity = self._limiting.used_bytes, held_stages.capacity
+        used_bytes, threads = self._limiting.used_bytes, held_stages.capacity.threads
         started = self._engine.own_advert.entered or paused is not None
         state, reason = now.state, now.reason
         if not started and not stopping:
@@ -267,7 +267,7 @@ class Node(ControlApi):
             now,
             state=state,
             reason=reason,
-            limits=limits_view(self._options.settings, used_bytes, capacity),
+            limits=limits_view(self._options.settings, used_bytes, threads),
             started=started,
             relay=self._relaying.view(),
             reach=structs.replace(now.reach, change=self._network.watch.words(trio.current_time())),
@@ -461,9 +461,9 @@ class Node(ControlApi):
         self._network.named(map(str, named))
         engine.reach.announced = _parsed(announced(self._options.settings, me))
         engine.own_advert.addresses = self._reach
-        site = Site(self._options.settings, self._options.data_path, self._folders.data)
-        training = Training(engine, site, self._pauses)
-        self._engine, self._training = engine, training
+        where = self._folders.data, self._options.data_path
+        held_stages = HeldStages(engine, self._options.settings, *where)
+        self._engine, self._training = engine, Training(held_stages, self._pauses)
         self._relaying = Relaying(
             engine,
             self._options.settings.relay,
@@ -490,7 +490,7 @@ class Node(ControlApi):
                 self._options = replace(self._options, settings=settings)
                 self._limiting.change(settings)
                 self._network.limit(_rates(settings))
-                self._training.limit(settings)
+                self._training.held_stages.settings = settings
                 self._engine.own_advert.update(settings, self._folders.data)
 
     async def _take_part_as_relay(self) -> None:

@@ -33,7 +33,6 @@ from client.control.snapshot import (
 from client.limits.decision import when_words
 from client.node.trust import audit_counts, expelled, members_of, trust_of
 from client.train.engine import Engine
-from client.train.machine.capacity import Capacity
 from client.train.reporting.event_sink import bits_per_byte
 from client.train.stage.held_stages import HeldStages
 
@@ -168,11 +167,11 @@ def _audits(held_stages: HeldStages) -> AuditsView | None:
     )
 
 
-def limits_view(settings: Settings, used_bytes: int, capacity: Capacity) -> LimitsView:
+def limits_view(settings: Settings, used_bytes: int, threads: int) -> LimitsView:
     """Return the owner's limits (``settings``), and what is used of this machine."""
     return LimitsView(
         threads=settings.threads,
-        threads_now=capacity.threads,
+        threads_now=threads,
         compute_share=settings.compute_share % 100,
         memory_bytes=settings.memory_limit_bytes,
         vram_share=settings.vram_share % 100,

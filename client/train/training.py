@@ -5,26 +5,22 @@ the worker processes, which frees their memory; the network, the membership and 
 stay. Resuming enters the swarm again with the same identity.
 """
 
-import dataclasses
 from contextlib import suppress
 
 import trio
 
-from client.compute.process import RequestFailed, Worker, WorkerDied
+from client.compute.process import RequestFailed, WorkerDied
+from client.compute.requests import Probed
 from client.config import Settings
 from client.errors import ExitCode, UserError
 from client.limits.cores import find_cores
-from client.train.engine import Engine
-from client.train.machine.capacity import Capacity, advert, measured_capacity
+from client.train.machine.capacity import advert, measured_capacity
 from client.train.machine.disk_room import NoRoom
 from client.train.machine.pausing import Pauses
 from client.train.stage.held_stages import HeldStages
 from client.train.stage.stage_acquisition import sweep_copies
-from client.train.stage.stage_context import Site
 from client.train.transfer.inventory import offer_stored
 from client.train.workers.opening import bytes_to_advertise
-from client.train.workers.patience import OPENING_S, answered
-from client.train.workers.pool import NewWorker
 from protocol.effects import Explain
 
 USUAL_SEATS = 2
@@ -38,20 +34,13 @@ MEASURING_WORKERS = 4
 class Training:
     """See the module's docstring."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        site: Site,
-        pauses: Pauses,
-        new_worker: NewWorker = Worker,
-    ) -> None:
-        self._engine, self._site, self._pauses = engine, site, pauses
+    def __init__(self, held_stages: HeldStages, pauses: Pauses) -> None:
+        self.held_stages, self._engine, self._pauses = held_stages, held_stages.engine, pauses
         self._leaving = trio.Lock()
         self._over = False
         self.phase = "measuring this machine"
         """What has to be done before the swarm is entered, in words."""
-        self.held_stages = engine.held_stages = HeldStages(engine, site, new_worker)
-        self.held_stages.pause = self._pause
+        self._engine.held_stages, held_stages.pause = held_stages, self._pause
 
     # --- running -----------------------------------------------------------------------------
 
@@ -93,10 +82,10 @@ class Training:
 
     async def _enter(self) -> None:
         """Measure this machine and enter the swarm with the result."""
-        engine, data = self._engine, self._site.data
+        engine, data = self._engine, self.held_stages.data
         try:
             capacity, problem = await self._measured()
-            if problem and self._site.data_path is not None:
+            if problem and self.held_stages.data_path is not None:
                 next_step = "give --data the folder of the swarm's data, or leave it out"
                 raise UserError(problem, next_step, ExitCode.CONFIG)
         except UserError as error:
@@ -104,7 +93,7 @@ class Training:
             return
         await self.clock_agrees()
         addresses = tuple(engine.own_advert.addresses())
-        settings = self._site.settings  # the owner may have changed limits meanwhile
+        settings = self.held_stages.settings  # the owner may have changed limits meanwhile
         seats = settings.seats or USUAL_SEATS
         own = advert(
             settings,
@@ -116,11 +105,7 @@ class Training:
             seats=seats if engine.manifest.policy.dual_homing else 1,
         )
         engine.describe(own)
-        await engine.own_advert.keep_current(lambda: self._site.settings, data)
-
-    def limit(self, settings: Settings) -> None:
-        """Take limits that the owner has changed."""
-        self._site = dataclasses.replace(self._site, settings=settings)
+        await engine.own_advert.keep_current(lambda: self.held_stages.settings, data)
 
     async def clock_agrees(self) -> None:
         """Wait until this machine's clock and the members' agree, and say that we wait."""
@@ -134,27 +119,27 @@ class Training:
         if told:
             self._engine.perform(Explain("swarm", "the clocks agree now: taking part"))
 
-    async def _measured(self) -> tuple[Capacity, str]:
-        """Return the measured capacity, and why the training data are not here; empty: they are.
+    async def _measured(self) -> tuple[Probed, str]:
+        """Return what was measured, and why the training data are not here; empty: they are.
 
         Raises:
             UserError: this machine is too small for any stage, the device is unusable, or one
                 worker after the other dies.
         """
-        settings, data = self._site.settings, self._site.data
+        settings, data = self.held_stages.settings, self.held_stages.data
         check_threads(settings)
         for _ in range(MEASURING_WORKERS):
             try:
                 worker = await self.held_stages.workers.wait_idle()
                 threads = settings.threads or find_cores().usable
-                measuring = measured_capacity(worker, settings, data, threads)
-                self.held_stages.capacity = await answered(measuring, OPENING_S)
-                for kind, why in self.held_stages.capacity.unused.items():
+                found = await measured_capacity(worker, settings, data, threads)
+                self.held_stages.capacity = found
+                for kind, why in found.unused.items():
                     words = f"the GPU {kind} is not used: it cannot train here: {why}"
                     self._engine.perform(Explain("swarm", words, "warning"))
                 self._memory_bytes()  # before it looks for data
                 self.phase = "looking for the training data"
-                return self.held_stages.capacity, await self.held_stages.text_problem()
+                return found, await self.held_stages.text_problem()
             except RequestFailed as failure:
                 said = str(failure).removeprefix(f"{failure.kind}: ")
                 words = f"this machine cannot be measured: {said}"
@@ -176,8 +161,7 @@ class Training:
         Raises:
             UserError: it is too little for any stage.
         """
-        usable, devices = self.held_stages.usable_bytes(), self.held_stages.devices()
-        return bytes_to_advertise(self._engine.manifest, usable, devices)
+        return bytes_to_advertise(self._engine.manifest, self.held_stages.devices())
 
     # --- parts -------------------------------------------------------------------------------
 

@@ -61,11 +61,11 @@ def nothing_computed(lies: Lies) -> None:
     forward_backward, backward = passes.forward_backward, passes.backward
 
     def _zero(replica: Replica, request: Any) -> list[Boundary]:
-        slot = replica.at(request.step)
-        slot.check_counted(request.microbatch, counted=False)
-        slot.graphs.pop(request.microbatch, None)
-        slot.flat.zero_gradients()
-        slot.count(request.microbatch)
+        replica.check_step(request.step)
+        replica.check_counted(request.microbatch, counted=False)
+        replica.graphs.pop(request.microbatch, None)
+        replica.flat.zero_gradients()
+        replica.count(request.microbatch)
         if replica.part.embeds:
             return []
         zeros = torch.zeros(replica.wire.boundary_shape)
@@ -95,7 +95,7 @@ def scaled_contributions(lies: Lies, factor: float | None) -> None:
     scaled = [-1]
 
     def lying(self: Averager, request: Any) -> Any:
-        replica = self._replica
+        replica = self.replica
         if lies() and scaled[0] != replica.version:
             scaled[0], largest = replica.version, float(replica.gradient_sum.abs().max())
             replica.gradient_sum.mul_(HUGE / max(largest, 1e-20) if factor is None else factor)
@@ -112,7 +112,7 @@ def scaled_sums(lies: Lies, factor: float) -> None:
         reply, sums = honest(self, request, payloads)
         if not lies():
             return reply, sums
-        wire, bounds = self._replica.wire, self._current(request.step, request.attempt).bounds
+        wire, bounds = self.replica.wire, self._current(request.step, request.attempt).bounds
         numbers = torch.empty(bounds[request.segment + 1] - bounds[request.segment])
         wire.segment_back(sums[0], numbers)
         false = wire.segment_out(numbers * factor)

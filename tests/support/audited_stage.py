@@ -193,7 +193,8 @@ class AuditedStage:
         hashes = {member.call(apply, *sums)[0].hash for member in self.members}
         assert len(hashes) == 1
         beside = self.beside.replica
-        beside.update(beside.gradient_sum, float(beside.gradient_sum.norm() ** 2), 10**9)
+        beside.step_tokens = 10**9
+        beside.update(beside.gradient_sum, float(beside.gradient_sum.norm() ** 2), None)
         self.step += 1
 
     def train(self, steps: int) -> None:

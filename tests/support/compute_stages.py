@@ -11,9 +11,11 @@ import torch
 from msgspec.structs import replace
 
 from client.compute.executor import Executor
-from client.compute.memory import MemoryNeed, memory_need
+from client.compute.memory import Fit, MemoryNeed, memory_need
 from client.compute.payload import Buffer
+from client.compute.replica import LocalReplica
 from client.compute.requests import Answer, AnyRequest, Failed, OpenStage
+from client.config import Settings
 from model_zoo.specs.architecture import Experts, Lora
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.model import ModelSpec
@@ -107,6 +109,13 @@ _OF_THE_RUN = {
     "data": "data",
 }
 """Options of a small run, and what a manifest calls them."""
+_OF_THE_FIT = {
+    "graphs_kept": "graphs",
+    "reruns_blocks": "reruns_blocks",
+    "offload": "offloaded_bytes",
+}
+"""Options of how a stage fits, and what `Fit` calls them."""
+_OF_THE_OWNER = "device", "compile", "vram_share"
 
 
 def small_run(
@@ -142,10 +151,15 @@ def open_request(
     **options: Any,
 ) -> OpenStage:
     """A request for one stage of a small run."""
-    of_run = {name: options.pop(name) for name in [*options] if name in _OF_THE_RUN}
+    of_run, of_fit, of_owner = (
+        {name: options.pop(name) for name in [*options] if name in names}
+        for names in (_OF_THE_RUN, _OF_THE_FIT, _OF_THE_OWNER)
+    )
     run = small_run(cut, model=model, imported=imported, **of_run)
-    request = OpenStage(swarm="ab" * 32, manifest=run, stage=stage, device=DEVICE)
-    return replace(request, **options)
+    fit = Fit(**{"graphs": 4, **{_OF_THE_FIT[name]: value for name, value in of_fit.items()}})
+    settings = Settings(**{"device": DEVICE, "compile": "off", "threads": 1, **of_owner})
+    named = {"swarm": "ab" * 32, "manifest": run, "stage": stage, "fit": fit, "settings": settings}
+    return OpenStage(**named | options)
 
 
 def opened(stage: int, cut: Sequence[int], **options: Any) -> LocalWorker:
@@ -203,7 +217,7 @@ class Chain:
         reply, gradients = self.workers[-1].call(LossTask(**how), *inputs[-1])
         for worker, given in reversed(list(zip(self.workers[:-1], inputs, strict=False))):
             if not keep_graph:
-                worker.replica.drop_graphs()
+                worker.replica.graphs.clear()
             sent = worker.call(BackwardTask(**how), gradients[0], *(() if keep_graph else given))[1]
             gradients = [*sent, *gradients]
         return Passed(reply.loss_sum, inputs, gradients)
@@ -222,14 +236,21 @@ class Chain:
         }
 
 
+def buffers_of(replica: Any) -> list[torch.Tensor]:
+    """Every tensor (N,) that a replica holds."""
+    held = [*replica.state_tensors, replica.gradient_sum, replica.flat.gradients]
+    inner = isinstance(replica, LocalReplica) and (replica.flat.values, *replica.inner.vectors)
+    return [*held, *(inner or ())]
+
+
 def need_of(request: OpenStage, *, host: bool = False) -> MemoryNeed:
     """The memory that a stage needs, as predicted; ``host``: beside a GPU."""
     return memory_need(
         request.manifest,
         request.stage,
-        request.graphs_kept,
-        reruns_blocks=request.reruns_blocks,
-        offload=request.offload,
+        request.fit.graphs,
+        reruns_blocks=request.fit.reruns_blocks,
+        offload=request.fit.offloaded_bytes > 0,
         host=host,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import deque
 from collections.abc import Sequence
@@ -14,10 +15,11 @@ from client.compute.executor import Executor
 from client.compute.payload import Buffer
 from client.compute.process import Call, WorkerDied
 from client.compute.requests import Answer, Request
+from protocol.pipeline.effects import Outcome
 
 COMPUTE_S = 0.02
-"""Virtual seconds of every request, also by its reply: what this machine really took would make it
-slow among machines whose time is virtual."""
+"""Virtual seconds of every request, also by a task's outcome: what this machine really took would
+make it slow among machines whose time is virtual."""
 
 
 class LocalWorker:
@@ -53,7 +55,8 @@ class LocalWorker:
 
     def _execute(self, call: Call[Any]) -> None:
         def answer(reply: Answer, payloads: Sequence[Buffer]) -> None:
-            reply = msgspec.structs.replace(reply, seconds=COMPUTE_S)
+            if isinstance(reply, Outcome):
+                reply = msgspec.structs.replace(reply, seconds=COMPUTE_S)
             call.answer = reply, list(map(bytes, payloads))
 
         if not call.abandoned:
@@ -61,8 +64,9 @@ class LocalWorker:
             self._executor.close()  # a save answers from its own thread
         call.done.set()
 
-    async def call(self, request: Request[Any], payloads: Sequence[Buffer] = ()) -> Any:
-        return await self.submit(request, payloads).wait()
+    async def call(self, request: Request[Any], within_s: float = math.inf) -> Any:
+        reply, _ = await self.submit(request).wait(within_s)
+        return reply
 
     def hang(self) -> None:
         """As by SIGSTOP."""

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from torch import Tensor
 
-from client.compute.codec import decode, encode
 from client.compute.codecs.blocks import rounding_key
 from client.lab.reference import TrainingPlan, WireContext, train_reference
 from client.lab.simulate.tensors import SWARM, TensorSwarm
@@ -24,6 +23,7 @@ from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.narrow import Narrow
 from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.specs.slices import narrow_layers
+from tests.support.codecs import decode, encode
 from tests.support.texts import corpus_of
 
 SPECS = {

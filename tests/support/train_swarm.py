@@ -20,6 +20,7 @@ from client.cli.commands.create import sign
 from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.compute.process import Worker
+from client.compute.requests import Probed
 from client.config import Settings
 from client.control.snapshot import Snapshot
 from client.events import Event, StepCommitted
@@ -32,12 +33,10 @@ from client.store.paths import Entry as HomeEntry
 from client.store.paths import home_folders
 from client.store.texts import TextStore
 from client.train.engine import Engine
-from client.train.machine.capacity import Capacity
 from client.train.machine.pausing import Pauses
 from client.train.reporting.event_sink import EventSink
 from client.train.stage.held_stage import HeldStageDriver
 from client.train.stage.held_stages import HeldStages
-from client.train.stage.stage_context import Site
 from client.train.training import Training
 from client.train.workers.pool import NewWorker
 from model_zoo.data import BUILT_IN
@@ -239,11 +238,11 @@ class TestSwarm:
             memory_limit_bytes=memory_bytes,
             data_cache_bytes=self.cache_bytes,
         )
-        site = Site(own, self.data if text else None, disk.parent)
-        held_stages = engine.held_stages = HeldStages(engine, site, _local(workers))
+        where = disk.parent, self.data if text else None
+        held_stages = engine.held_stages = HeldStages(engine, own, *where, _local(workers))
         # who leaves waits for no copy of its state, unless a test has one kept
         held_stages.buddies.hand_over = AsyncMock(return_value=False)  # type: ignore[method-assign]
-        held_stages.capacity = Capacity("cpu", 1, {"fp32": 1e9}, PLENTY_BYTES)
+        held_stages.capacity = Probed(threads=1, memory_total_bytes=PLENTY_BYTES)
         life = trio.CancelScope()
         self._nursery.start_soon(
             _within, life, engine.run, held_stages.history.run, held_stages.run
@@ -420,6 +419,5 @@ def training_of(
     """What trains for a volunteer, as a node makes it with some settings; its workers are those of
     a test."""
     engine, own = volunteer.engine, Settings(**{"threads": 1, "device": "cpu", **choices})
-    site = Site(own, data, home)
-    pauses = pauses or Pauses(home, lambda said: None)
-    return kind(engine, site, pauses, _local([] if workers is None else workers))
+    held_stages = HeldStages(engine, own, home, data, _local([] if workers is None else workers))
+    return kind(held_stages, pauses or Pauses(home, lambda said: None))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from client.compute.checkpoint import verified
+from client.compute.checkpoint import reading, sound
 from client.compute.errors import CheckpointError
 from client.compute.replica import host_bytes
 from client.compute.starting import read_start
@@ -153,10 +153,13 @@ def find_places(folders: Iterable[Path]) -> Places:
 def _read_first(paths: Iterable[Path], swarm: SwarmFile, stage: int, version: int) -> State:
     """Return the parameters from the first valid file."""
     for path in paths:
-        with suppress(CheckpointError), verified(path) as (info, read):
+        with suppress(CheckpointError), reading(path) as file:
+            info, _ = sound(file, path)
             if (info.swarm, info.stage, info.version) == (swarm.swarm, stage, version):
                 state = {name: torch.empty(shape) for name, shape in info.layout}
-                read(host_bytes(tensor.view(-1)) for tensor in state.values())
+                file.seek(info.data_start)
+                for tensor in state.values():
+                    file.readinto(host_bytes(tensor.view(-1)))  # type: ignore[attr-defined]
                 return state
     raise CheckpointError(f"no sound checkpoint of stage {stage} at version {version}")
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
-import psutil
 from cyclopts import Group, Parameter
 from msgspec import Meta, Struct
 
@@ -99,24 +98,16 @@ def this_machine(home: Home, compute: Compute) -> Machine:
     from client.compute.device import probe
     from client.compute.requests import Probe
     from client.limits.cores import find_cores
-    from client.train.machine.capacity import (
-        MEMORY_SHARE,
-        PROBE_SIZES,
-        capacity_of,
-        kept_line,
-        line_rates,
-        usable_memory_bytes,
-    )
+    from client.train.machine.capacity import PROBE_SIZES, kept_line, line_rates
+    from client.train.workers.opening import devices_now
 
     settings = home.settings
     own = settings.threads or find_cores().usable
     found = probe(Probe(sizes=PROBE_SIZES, device=settings.device, threads=own))
-    capacity = capacity_of(found, settings.device, own)
+    devices = devices_now(settings, found)
     up, down = line_rates(kept_line(home.folders.data), settings)
-    memory = usable_memory_bytes(capacity, settings)
-    speed = capacity.peak_flops(compute) * settings.compute_share / 100
-    host = MEMORY_SHARE * psutil.virtual_memory().available if capacity.has_host else 0.0
-    return Machine(speed, memory, up, down, host_bytes=host)
+    speed = found.peak_flops(compute) * settings.compute_share / 100
+    return Machine(speed, devices.memory_bytes, up, down, host_bytes=devices.host_bytes)
 
 
 def machine_of(kind: Kind, here: Callable[[], Machine]) -> Machine:

@@ -14,6 +14,7 @@ from typing import Literal
 from msgspec import Struct
 
 from client.cli.terminal.output import print_json
+from model_zoo.specs.precision import Precision
 
 CODEC_ELEMENTS = 4 << 20
 """16 MiB of fp32: more than most caches hold."""
@@ -25,8 +26,8 @@ class DeviceFigures(Struct, frozen=True):
     """The speed of the device."""
 
     device: str
-    flop_per_s: dict[str, float]
-    """By dtype, the best of the matrix sizes."""
+    flop_per_s: dict[Precision, float]
+    """By type of numbers, the best of the matrix sizes."""
     memory_total_bytes: int
     memory_available_bytes: int
 
@@ -93,12 +94,9 @@ def measure_device(device: str, threads: int) -> DeviceFigures:
         found = probe(Probe(sizes=MATRIX_SIZES, device=device, threads=threads))
     except ShapeError as error:
         raise UserError(str(error), "see volunteer doctor", ExitCode.USAGE) from error
-    best: dict[str, float] = {}
-    for rate in found.rates:
-        best[rate.dtype] = max(rate.flop_per_s, best.get(rate.dtype, 0.0))
     return DeviceFigures(
         device=found.device,
-        flop_per_s=best,
+        flop_per_s=found.peaks,
         memory_total_bytes=found.memory_total_bytes,
         memory_available_bytes=found.memory_available_bytes,
     )
@@ -108,16 +106,22 @@ def measure_codec(name: Literal["s8", "bf16", "fp32"]) -> CodecFigures:
     """Return the speed of a codec; the contenders take turns, so that load slows all alike."""
     import torch
 
-    from client.compute.codec import decode, encode
+    from client.compute.codec import begin_decoding, begin_encoding
 
     torch.set_num_threads(1)
     numbers = torch.randn(CODEC_ELEMENTS // 1024, 1024)
     copy = torch.empty_like(numbers)
-    payload = encode(numbers, name, direction="forward")
+
+    def encode() -> memoryview:
+        boundary = begin_encoding(numbers, name, "forward").now()
+        boundary.wait()
+        return boundary.payload
+
+    payload = encode()
     copied, encoded, decoded = median_seconds(
         lambda: copy.copy_(numbers),
-        lambda: encode(numbers, name, direction="forward"),
-        lambda: decode(payload, numbers.shape, name, "forward", out=copy),
+        encode,
+        lambda: begin_decoding(payload, numbers.shape, name, "forward", out=copy)[1].now(),
     )
     return CodecFigures(
         encode_bytes_per_s=numbers.nbytes / encoded,

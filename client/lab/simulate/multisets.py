@@ -14,8 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from client.lab.simulate.invariants import InvariantViolation, expect
-from client.lab.simulate.worker import Payloads
-from client.train.workers.tasks import payload_digest
+from client.lab.simulate.worker import Payloads, payload_digest
 from protocol.pipeline.effects import (
     ApplyTask,
     BackwardTask,

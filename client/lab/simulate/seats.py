@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from client.lab.simulate.agenda import Agenda, Range
 from client.lab.simulate.peer import SimPeer
-from client.train.workers.tasks import payload_digest
+from client.lab.simulate.worker import payload_digest
 from protocol.effects import Explain, Penalise, Send
 from protocol.held_stage.machine import Do
 from protocol.ids import PeerId, short

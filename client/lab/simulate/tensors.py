@@ -18,13 +18,13 @@ import msgspec
 from client.compute.averaging import Averager
 from client.compute.executor import Executor
 from client.compute.payload import Buffer
-from client.compute.requests import Answer, Failed, Load, Loaded, OpenStage, Save, StageOpened
+from client.compute.requests import Answer, Failed, Load, OpenStage, Save
 from client.lab.reference import TrainingPlan
 from client.lab.simulate.invariants import expect
 from client.lab.simulate.multisets import MultisetWorker
 from client.lab.simulate.training import TrainingWorld, WorldConfig
-from client.lab.simulate.worker import Payloads
-from client.train.workers.tasks import payload_digest, results, sources
+from client.lab.simulate.worker import Payloads, payload_digest
+from client.train.workers.tasks import results, sources
 from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.codec import AveragingCodec, Codec
 from model_zoo.specs.data import DataSpec
@@ -139,14 +139,12 @@ class TensorWorker:
         self._place = replace(place, tokens_everywhere=request.manifest.tokens_everywhere)
         self._executor = Executor()
         self._folder = folder
-        opened, _ = self._execute(request)
-        assert isinstance(opened, StageOpened)
-        self._size = opened.parameters
+        self._execute(request)
 
     @property
     def size(self) -> int:
         """Parameters of the stage."""
-        return self._size
+        return self.averager.replica.size
 
     @property
     def averager(self) -> Averager:
@@ -184,9 +182,8 @@ class TensorWorker:
         """See ``SimWorker.load``."""
         path, exact = saved.split("\n")
         self._exact.load(version, exact)
-        loaded, _ = self._execute(Load(path=path, version=version))
-        assert isinstance(loaded, Loaded)
-        return loaded.hash
+        self._execute(Load(path=path, version=version))
+        return self.averager.replica.state_hash()
 
     def _execute(self, request: Any, payloads: Sequence[Buffer] = ()) -> tuple[Any, list[bytes]]:
         """Execute one request; no request of a correct swarm fails."""

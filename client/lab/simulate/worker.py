@@ -5,6 +5,7 @@ interprets the bytes. There are two: ``multisets`` (exact, fast) and ``tensors``
 executor). No state.
 """
 
+import hashlib
 from collections.abc import Callable
 from typing import Protocol
 
@@ -34,6 +35,11 @@ class SimWorker(Protocol):
 
     def load(self, version: int, saved: str) -> str:
         """Load a saved version, with nothing accumulated; returns the version's hash."""
+
+
+def payload_digest(payload: bytes) -> bytes:
+    """Return the BLAKE2b-256 of a payload."""
+    return hashlib.blake2b(payload, digest_size=32).digest()
 
 
 OpenWorker = Callable[[Place], SimWorker]

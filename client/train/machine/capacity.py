@@ -15,7 +15,8 @@ from client.compute.requests import Probe, Probed
 from client.config import Settings
 from client.store.paths import Entry
 from client.store.persisted import Persisted
-from model_zoo.specs.precision import Compute, Precision, precision_on
+from client.train.workers.patience import OPENING_S
+from model_zoo.specs.precision import Precision
 from protocol.limits import MAX_ADDRESSES
 from protocol.membership.advert import Advert
 
@@ -25,39 +26,15 @@ HOUSEHOLD_BYTES_PER_S = 12.5e6
 SLOW_AFTER_S = 30.0
 """Seconds of transfers after which a line may count as slower than a household's: in fewer, the
 other side may have been the limit."""
-MEMORY_SHARE = 0.85
 
 
-class Capacity(Struct, frozen=True):
-    """Measured by ``Probe`` with given devices and number of threads."""
+class Peaks(Struct, frozen=True):
+    """What was measured of given devices with a number of threads; as in `Probed`."""
 
     device: str
     threads: int
+    identity: str
     peaks: dict[Precision, float]
-    """FLOP/s of the best product of matrices in each type of numbers."""
-    memory_total_bytes: int
-    on_gpu: bool = False
-    """Whether the memory is a GPU's."""
-    platform: str = ""
-    """`cuda`, `rocm` or `mps`; or `cpu`."""
-    unused: dict[str, str] = {}
-    """GPUs that are there and cannot train, with the reason."""
-    identity: str = ""
-    """Of what was measured, see `Probed`."""
-    free_bytes: int = 0
-    """Of the memory, when this session began; 0: not known."""
-
-    def peak_flops(self, compute: Compute) -> float:
-        """Return the FLOP/s that the device reaches in the run's type of numbers; 0: not
-        measured."""
-        fast = self.on_gpu and self.peaks.get("bf16", 0.0) > self.peaks.get("fp32", 0.0)
-        return self.peaks.get(precision_on(compute, fast_in_bf16=fast), 0.0)
-
-    @property
-    def has_host(self) -> bool:
-        """Whether the machine has other memory than that which stages may take: an Apple GPU
-        shares the processor's."""
-        return self.on_gpu and self.platform != "mps"
 
 
 class Line(Struct, frozen=True):
@@ -98,57 +75,18 @@ def _line_rate(reached: float, seconds: float) -> float:
 
 async def measured_capacity(
     worker: Worker, settings: Settings, folder: Path, threads: int
-) -> Capacity:
-    """Return the saved measurement if it is of this machine, else measure now, which takes seconds;
-    where the disk does not keep it, at the next start, too."""
-    file = Persisted(folder / Entry.CAPACITY, Capacity)
-    known = file.peek()
-    wanted = (settings.device, threads)
+) -> Probed:
+    """Return what this machine is; its speed is measured now, which takes seconds, unless the one
+    that is saved is its own."""
+    file = Persisted(folder / Entry.CAPACITY, Peaks)
     request = Probe(sizes=[], device=settings.device, threads=threads)
-    reply, _ = await worker.call(request)
-    free_bytes = reply.memory_available_bytes
-    measured = known and (known.device, known.threads, known.identity)
-    if known and measured == (*wanted, reply.identity):
-        return replace(known, free_bytes=free_bytes)
-    reply, _ = await worker.call(replace(request, sizes=PROBE_SIZES))
-    capacity = replace(capacity_of(reply, *wanted), free_bytes=free_bytes)
-    file.keep(capacity)
-    return capacity
-
-
-def capacity_of(found: Probed, device: str, threads: int) -> Capacity:
-    """Return what was measured of a machine with these devices and so many threads."""
-    names: dict[Precision, str] = {"fp32": "float32", "bf16": "bfloat16"}
-    best = {
-        precision: max((r.flop_per_s for r in found.rates if r.dtype == dtype), default=0.0)
-        for precision, dtype in names.items()
-    }
-    on_gpu = not found.device.startswith("cpu")
-    return Capacity(
-        *(device, threads),
-        best,
-        found.memory_total_bytes,
-        on_gpu=on_gpu,
-        platform=found.platform,
-        unused=found.unused,
-        identity=found.identity,
-        free_bytes=found.memory_available_bytes,
-    )
-
-
-def usable_memory_bytes(capacity: Capacity, settings: Settings) -> int:
-    """Return the memory that stages may take: a GPU's within the owner's share of it, and of what
-    other programs have left free.
-
-    With several devices each holds the stages: it is the memory of one of them.
-    """
-    limit_bytes = settings.memory_limit_bytes // len(settings.devices)
-    if not capacity.on_gpu:
-        return limit_bytes or int(MEMORY_SHARE * capacity.memory_total_bytes)
-    total_bytes = capacity.memory_total_bytes
-    lent_bytes = int(min(MEMORY_SHARE, settings.vram_share / 100) * total_bytes)
-    lent_bytes = min(lent_bytes, int(MEMORY_SHARE * (capacity.free_bytes or total_bytes)))
-    return min(limit_bytes or lent_bytes, lent_bytes)
+    found = await worker.call(request, OPENING_S)
+    known, of = file.peek(), (settings.device, threads, found.identity)
+    if known is None or (known.device, known.threads, known.identity) != of:
+        measured = await worker.call(replace(request, sizes=PROBE_SIZES), OPENING_S)
+        known = Peaks(*of, measured.peaks)
+        file.keep(known)
+    return replace(found, peaks=known.peaks)
 
 
 def advert(

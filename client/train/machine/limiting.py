@@ -15,7 +15,7 @@ import trio
 from client.config import Settings
 from client.limits.battery import on_battery
 from client.limits.decision import Facts, decide
-from client.limits.idle import Idleness, find_idleness
+from client.limits.idle import find_idleness
 from client.limits.usage import DayUse
 from client.store.paths import Entry
 from client.store.persisted import Persisted
@@ -34,7 +34,7 @@ class Senses:
     """Sent and received since the node started."""
     now: Callable[[], datetime] = datetime.now
     """The local clock, naive."""
-    idleness: Callable[[float], Awaitable[Idleness]] = find_idleness
+    idleness: Callable[[float], Awaitable[bool | str]] = find_idleness
     on_battery: Callable[[], bool | None] = on_battery
 
 
@@ -88,11 +88,12 @@ class Limiting:
         self._pauses.hold(CAUSE, held.reason, until)
 
     async def _facts(self) -> Facts:
-        settings, found = self._settings, Idleness(True)
+        settings = self._settings
+        idle: bool | str = True
         if settings.only_when_idle:
-            found = await self._senses.idleness(60 * settings.idle_after_minutes)
+            idle = await self._senses.idleness(60 * settings.idle_after_minutes)
         battery = self._senses.on_battery() if settings.not_on_battery else False
-        return Facts(self.used_bytes, battery, found.idle, found.unknown)
+        return Facts(self.used_bytes, battery, idle)
 
     def _count(self) -> None:
         carried = self._senses.carried_bytes()

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import trio
 
-from client.compute.memory import memory_need
+from client.compute.memory import Fit, memory_need
 from client.errors import UserError
-from client.train.workers.opening import ONE, Devices, Fit, fit_stage
+from client.train.workers.opening import Devices, fit_stage
 from protocol.manifest import Manifest
 
 MOST_STAGES = 3
@@ -21,27 +21,24 @@ class MemoryBudget:
     """Assigns memory to stages, or refuses when there is not enough.
 
     Args:
-        usable_bytes: memory that all our stages may take, with the graphs they keep.
-        devices: what else they have.
+        devices: what all our stages may take, with the graphs they keep.
         drains: whether a stage will be closed soon.
     """
 
     def __init__(
         self,
         manifest: Manifest,
-        usable_bytes: Callable[[], int],
-        devices: Callable[[], Devices] = lambda: ONE,
+        devices: Callable[[], Devices],
         drains: Callable[[], bool] = bool,
     ) -> None:
-        self._manifest, self._usable_bytes = manifest, usable_bytes
-        self._devices, self._drains = devices, drains
+        self._manifest, self._devices, self._drains = manifest, devices, drains
         self._taken: dict[int, Fit] = {}
         self._changed = trio.lowlevel.ParkingLot()
 
     @property
     def free_bytes(self) -> int:
         """Memory for one more stage."""
-        return self._usable_bytes() - sum(fit.size_bytes for fit in self._taken.values())
+        return self._devices().memory_bytes - sum(fit.size_bytes for fit in self._taken.values())
 
     async def take(self, stage: int) -> Fit:
         """Reserve memory for a stage; if there is not enough, waits for draining stages.

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import trio
 
+from client.compute.memory import Fit
 from client.compute.process import RequestFailed, Worker, WorkerDied
 from client.compute.requests import Ping
 from client.errors import ExitCode, UserError
@@ -21,9 +22,9 @@ from client.train.stage.seat_driver import SeatDriver
 from client.train.stage.stage_acquisition import StageAcquisition
 from client.train.stage.stage_context import StageContext
 from client.train.transfer.blobs import DiskFailed, DownloadFailed
-from client.train.workers.opening import Fit
-from client.train.workers.patience import AT_LEAST_S, answered
+from client.train.workers.patience import AT_LEAST_S
 from model_zoo.specs.codec import CODECS
+from model_zoo.specs.slices import stage_parameters
 from protocol.effects import Explain
 from protocol.held_stage.acquisition import Join
 from protocol.held_stage.machine import Do, HeldStage, Phase, State
@@ -303,7 +304,7 @@ class HeldStageDriver:
         """
         self._waits(Phase.WORKER)
         busy_s = max(0.0, self._answers_by - self._context.engine.now())
-        await answered(worker.call(Ping()), busy_s + AT_LEAST_S)
+        await worker.call(Ping(), busy_s + AT_LEAST_S)
 
     async def _take(self, worker: Worker, nursery: trio.Nursery) -> None:
         """One attempt to serve the stage; ends when the seat stands, whose tasks go on."""
@@ -312,11 +313,11 @@ class HeldStageDriver:
             context, self.stage, worker, self._waits, self._misled_by
         )
         try:
-            size = await acquisition.open(self._fit)
+            await acquisition.open(self._fit)
             way = await acquisition.way_in()
             if isinstance(way, Join):
                 admit = await acquisition.admission()
-                seat = self._new_seat(size, admit.version, admit.era, serving=False)
+                seat = self._new_seat(admit.version, admit.era, serving=False)
                 seat.admitted_by(admit, self._context.engine.now())
                 self._sit(worker, seat, nursery)
                 await acquisition.load(admit)
@@ -325,7 +326,7 @@ class HeldStageDriver:
             else:
                 lineage = way.lineage
                 await acquisition.begin(lineage)
-                seat = self._new_seat(size, lineage.version, lineage.era, serving=True)
+                seat = self._new_seat(lineage.version, lineage.era, serving=True)
                 self._sit(worker, seat, nursery)
         except (DownloadFailed, RequestFailed, OSError) as error:
             if isinstance(error, DiskFailed) and error.needed_bytes:
@@ -348,7 +349,7 @@ class HeldStageDriver:
 
     # --- the seat ----------------------------------------------------------------------------
 
-    def _new_seat(self, size: int, version: int, era: int, *, serving: bool) -> Seat:
+    def _new_seat(self, version: int, era: int, *, serving: bool) -> Seat:
         context, engine = self._context, self._context.engine
         manifest, history = engine.manifest, context.history
         kept = self._promise[1] if self._promise[0] == era else (0, 0)
@@ -361,7 +362,7 @@ class HeldStageDriver:
                 manifest.tokens_everywhere,
                 era,
             ),
-            size=size,
+            size=stage_parameters(manifest.model, manifest.layers_per_stage, self.stage),
             tokens_per_step=manifest.tokens_per_step,
             step=version,
             serving=serving,

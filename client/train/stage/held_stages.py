@@ -9,11 +9,13 @@ writes a last checkpoint.
 import math
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import trio
 
 from client.compute.process import Worker
+from client.config import Settings
 from client.errors import UserError
 from client.train.engine import Engine
 from client.train.machine.disk_room import NoRoom
@@ -22,7 +24,7 @@ from client.train.recovery.buddies import Buddies
 from client.train.stage.held_stage import Diverged, HeldStageDriver
 from client.train.stage.seat_driver import SeatDriver
 from client.train.stage.stage_acquisition import DataMissing, offer_data, offer_start
-from client.train.stage.stage_context import Site, StageContext
+from client.train.stage.stage_context import StageContext
 from client.train.transfer.state_size import data_bytes
 from client.train.workers.pool import NewWorker
 from protocol.effects import Explain
@@ -43,8 +45,15 @@ COPY_S = 60.0
 class HeldStages(StageContext):
     """See the module's docstring; it is what its stages share."""
 
-    def __init__(self, engine: Engine, site: Site, new_worker: NewWorker = Worker) -> None:
-        super().__init__(engine, site, new_worker)
+    def __init__(
+        self,
+        engine: Engine,
+        settings: Settings,
+        data: Path,
+        data_path: Path | None = None,
+        new_worker: NewWorker = Worker,
+    ) -> None:
+        super().__init__(engine, settings, data, data_path, new_worker)
         self.failure: UserError | None = None
         """Why this volunteer cannot go on at all."""
         self.pause: Callable[[Diverged | NoRoom], object] = lambda why: None

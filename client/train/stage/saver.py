@@ -16,7 +16,7 @@ from client.compute.requests import Failed, Save, Saved
 from client.train.stage.stage_context import StageContext
 from client.train.transfer.blobs import Filed
 from client.train.transfer.state_size import data_bytes
-from client.train.workers.patience import answered, state_s
+from client.train.workers.patience import state_s
 from protocol.effects import Explain
 from protocol.seat.seat import Seat
 
@@ -102,7 +102,7 @@ class StateSaver:
     ) -> None:
         try:
             within_s = state_s(data_bytes(self._ports.manifest, self._stage))
-            reply, _ = await answered(submitted.wait(), within_s)
+            reply, _ = await submitted.wait(within_s)
         except RequestFailed as failure:
             self._explain_failure(version, failure, durable=durable)
         except WorkerDied:

@@ -21,7 +21,7 @@ from client.train.stage.saver import StateSaver
 from client.train.stage.stage_context import StageContext
 from client.train.transfer.leaf_supply import LeafSupply
 from client.train.transfer.state_size import transit_disk_bytes
-from client.train.workers.patience import Patience, answered
+from client.train.workers.patience import Patience
 from client.train.workers.tasks import results, sources
 from model_zoo.specs.tokens import token_dtype, token_values
 from protocol.audit.commitment import contents, largest_list, root_of
@@ -418,7 +418,7 @@ class SeatDriver:
         begun, patience_s = self._ports.now(), self._patience.seconds(task)
         self.answers_by = max(self.answers_by, begun + patience_s)
         try:
-            outcome, payloads = await answered(submitted.wait(), patience_s)
+            outcome, payloads = await submitted.wait(patience_s)
         except (RequestFailed, WorkerDied) as failure:
             self._failed(task, failure)
             return

@@ -14,6 +14,7 @@ import trio
 
 from client.compute.checkpoint import read_info
 from client.compute.errors import CheckpointError
+from client.compute.memory import Fit
 from client.compute.process import RequestFailed, Worker
 from client.compute.requests import Load, LoadStart, OpenStage, ReplyT, Request
 from client.errors import UserError
@@ -22,8 +23,7 @@ from client.train.stage.stage_context import StageContext
 from client.train.transfer.blobs import IDLE_S, DiskFailed, DownloadFailed, filed, unlink
 from client.train.transfer.leaf_supply import ASK_AGAIN_S
 from client.train.transfer.state_size import data_bytes
-from client.train.workers.opening import Fit
-from client.train.workers.patience import answered, state_s
+from client.train.workers.patience import state_s
 from protocol.effects import Explain
 from protocol.held_stage.acquisition import Begin, Join, Wait, admission, way_in
 from protocol.held_stage.machine import Phase
@@ -68,34 +68,6 @@ async def offer_start(context: StageContext, stage: int) -> None:
         context.engine.shelf.put(await trio.to_thread.run_sync(filed, path), path, temporary=False)
 
 
-def open_stage_request(context: StageContext, stage: int, fit: Fit, corpus: str) -> OpenStage:
-    """Return the request that opens a stage in a worker.
-
-    Args:
-        corpus: folder of the training data, or of leaves of them; empty: not needed.
-    """
-    settings = context.settings
-    return OpenStage(
-        swarm=context.engine.swarm,
-        peer=context.engine.me,
-        manifest=context.engine.manifest,
-        stage=stage,
-        graphs_kept=fit.graphs,
-        reruns_blocks=fit.reruns_blocks,
-        logits_at_once=fit.logits_at_once,
-        threads=context.capacity.threads,
-        choose_threads=not settings.threads,
-        compute_share=settings.compute_share,
-        memory_bytes=settings.memory_limit_bytes,
-        vram_share=settings.vram_share,
-        offload=fit.offloaded_bytes > 0,
-        compile=settings.compile,
-        compile_folder=context.compiled,
-        device=settings.device,
-        corpus=corpus,
-    )
-
-
 class StageAcquisition:
     """One attempt to take ``stage`` with ``worker``.
 
@@ -124,11 +96,8 @@ class StageAcquisition:
 
     # --- the steps ---------------------------------------------------------------------------
 
-    async def open(self, fit: Fit) -> int:
+    async def open(self, fit: Fit) -> None:
         """Open the stage in the worker; ``fit`` says how it fits into memory.
-
-        Returns:
-            The elements of the stage's gradient.
 
         Raises:
             DataMissing: nobody has the training data.
@@ -138,18 +107,27 @@ class StageAcquisition:
         if self.stage == 0:
             corpus = await self._prepare_data()
         self._waits(Phase.OPENING)
-        request = open_stage_request(context, self.stage, fit, corpus)
+        request = OpenStage(
+            swarm=self._engine.swarm,
+            peer=self._engine.me,
+            manifest=self._engine.manifest,
+            stage=self.stage,
+            fit=fit,
+            settings=context.settings,
+            threads=context.capacity.threads,
+            compile_folder=context.compiled,
+            corpus=corpus,
+        )
         if fit.offloaded_bytes:
             what = f"{fit.offloaded_bytes / 2**20:.0f} MiB of moments and gradient sums"
             words = f"stage {self.stage} keeps {what} in the GPU's host"
             self._engine.perform(Explain("pipeline", words))
         opened = await self._ask(request)
-        if opened.compiled:
-            words = f"stage {self.stage}: {opened.compiled}"
+        if opened.words:
+            words = f"stage {self.stage}: {opened.words}"
             self._engine.perform(Explain("pipeline", words))
         if self._engine.manifest.model.lora is not None:
             await self._begin_imported()  # at every version: it is no part of the state
-        return opened.parameters
 
     async def way_in(self) -> Join | Begin:
         """Wait until the state can be had: from siblings, or from the start of the lineage."""
@@ -238,9 +216,7 @@ class StageAcquisition:
         """Have the worker do what takes as long as a state does; raises as ``Worker.call``."""
         manifest, stage = self._engine.manifest, self.stage
         imported = sum(start.size_bytes for start in manifest.start[stage : stage + 1])
-        within_s = state_s(data_bytes(manifest, stage) + imported)
-        reply, _ = await answered(self._worker.call(request), within_s)
-        return reply
+        return await self._worker.call(request, state_s(data_bytes(manifest, stage) + imported))
 
     async def _begin_imported(self) -> None:
         """Load the parameters of an imported model, from our disk or from members; nothing where no

@@ -1,17 +1,16 @@
 """The context shared by the stages of one volunteer."""
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 import trio
 
 from client.compute.process import Worker
+from client.compute.requests import Probed
 from client.config import Settings
 from client.store.paths import Entry
 from client.store.texts import TextStore
 from client.train.engine import Engine
-from client.train.machine.capacity import Capacity, usable_memory_bytes
 from client.train.machine.memory_budget import MemoryBudget
 from client.train.machine.time_spent import TimeSpent
 from client.train.ports import StageHolder
@@ -28,50 +27,48 @@ from protocol.ids import PeerId, Stage
 from protocol.view import SwarmView
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
-    """A node's folders and settings for training."""
-
-    settings: Settings
-    data_path: Path | None
-    """The folder of training data that the user gave."""
-    data: Path
-    """The folder of the files beside the identity."""
-
-
 class StageContext(StageHolder):
     """The context shared by the stages of one volunteer.
 
     Args:
         engine: with the run's history.
-        site: where they keep what they need, and the owner's settings.
+        settings: the owner's; those of ``LIVE`` may be others later.
+        data: the folder of the files beside the identity.
+        data_path: the folder of training data that the user gave.
     """
 
-    def __init__(self, engine: Engine, site: Site, new_worker: NewWorker = Worker) -> None:
-        manifest, settings = engine.manifest, site.settings
+    def __init__(
+        self,
+        engine: Engine,
+        settings: Settings,
+        data: Path,
+        data_path: Path | None = None,
+        new_worker: NewWorker = Worker,
+    ) -> None:
+        manifest = engine.manifest
         super().__init__(manifest.stage_count)
         self.sees = False
         """Whether the view is one of our lineage."""
         assert engine.history is not None, "who only looks on holds no stage"
         self.engine, self.history, self.settings = engine, engine.history, settings
-        texts = TextStore(site.data / Entry.TEXTS)
-        self.checkpoints, self.snapshots = self.history.folder, site.data / Entry.SNAPSHOTS
+        self.data, self.data_path = data, data_path
+        texts = TextStore(data / Entry.TEXTS)
+        self.checkpoints, self.snapshots = self.history.folder, data / Entry.SNAPSHOTS
         self.starts = tuple(texts.path(start.digest) for start in manifest.start)
         """What the stages of an imported model begin with, by stage."""
-        self.compiled = str(site.data / Entry.COMPILED)
+        self.compiled = str(data / Entry.COMPILED)
         """Folder for compiled blocks, by all swarms."""
-        sources = [path for path in (site.data_path, texts.origin(manifest.data.digest)) if path]
+        sources = [path for path in (data_path, texts.origin(manifest.data.digest)) if path]
         self.leaves = LeafSupply(engine, texts, sources, settings.data_cache_bytes)
         """Supplies the training data leaf by leaf."""
         engine.downloads.takers.append(self.leaves)
-        self.capacity = Capacity("", 0, {}, 0)
+        self.capacity = Probed()
         """Measured before a stage is assigned."""
         self.workers = WorkerPool(new_worker)
         self.scheduler = TaskScheduler(len(settings.devices))
         self.time_spent = TimeSpent(settings.compute_share)
         self.memory_budget = MemoryBudget(
             manifest,
-            self.usable_bytes,
             self.devices,
             lambda: any(held.machine.drains for held in self.held.values()),
         )
@@ -91,13 +88,9 @@ class StageContext(StageHolder):
         """Return the stages that cannot be taken, with the reasons."""
         return self.leaves.unable()
 
-    def usable_bytes(self) -> int:
-        """Return the memory that our stages may take."""
-        return usable_memory_bytes(self.capacity, self.settings)
-
     def devices(self) -> Devices:
-        """Return what our devices have for a stage now."""
-        return devices_now(self.settings, has_host=self.capacity.has_host)
+        """Return what our devices have for stages now."""
+        return devices_now(self.settings, self.capacity)
 
     def update_view(self, view: SwarmView) -> None:
         """Take a new view of the swarm."""

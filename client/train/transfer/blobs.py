@@ -22,10 +22,9 @@ from client.store.positioned import read_at, write_at
 from client.train.ports import Ports
 from client.train.transfer.leaf_supply import LeafSupply
 from client.train.transfer.state_size import data_bytes
-from client.train.workers.tasks import payload_digest
 from model_zoo.specs.slices import slices
 from model_zoo.specs.state import stage_layout
-from model_zoo.specs.state_hash import LeafHasher, root
+from model_zoo.specs.state_hash import LeafHasher, leaf_digest, root
 from protocol.ids import PeerId
 from protocol.limits import CHUNK_BYTES, MAX_CHUNKS
 from protocol.transfer.blob import Blob
@@ -298,7 +297,7 @@ class Download:
         A disk error is kept for ``run``, because it is not the sender's fault."""
         if self._file is None or self._failure is not None:
             return
-        now, digest = self._ports.now(), payload_digest(payload)
+        now, digest = self._ports.now(), leaf_digest([memoryview(payload)])
         try:
             self._perform(self._fetch.chunk(sender, message, payload, digest, now), payload)
         except OSError as error:
@@ -427,7 +426,8 @@ def _digests(file: int, start: int) -> dict[int, bytes]:
     found = dict[int, bytes]()
     for index in range(min(MAX_CHUNKS, -(-os.fstat(file).st_size // CHUNK_BYTES))):
         with suppress(OSError):
-            found[index] = payload_digest(read_at(file, CHUNK_BYTES, start + index * CHUNK_BYTES))
+            chunk = read_at(file, CHUNK_BYTES, start + index * CHUNK_BYTES)
+            found[index] = leaf_digest([memoryview(chunk)])
     return found
 
 

@@ -6,7 +6,8 @@ from typing import Literal
 
 import psutil
 
-from client.compute.memory import LOGIT_BYTES, USED_SHARE, graphs_that_fit, memory_need
+from client.compute.memory import LOGIT_BYTES, USED_SHARE, Fit, graphs_that_fit, memory_need
+from client.compute.requests import Probed
 from client.config import Settings
 from client.errors import ExitCode, UserError
 from model_zoo.specs.model import LOGITS_AT_ONCE, MOST_LOGITS
@@ -15,7 +16,8 @@ from protocol.manifest import Manifest
 MOST_GRAPHS = 16
 """More forward graphs than this are never in flight at one replica."""
 
-_HOST_SHARE = 0.85
+MEMORY_SHARE = 0.85
+"""Of what is there, or free."""
 PINNED = 2
 """Pinned memory may be rounded up to so many times what is asked for."""
 
@@ -25,11 +27,13 @@ class Devices:
     """The devices of one worker.
 
     Fields:
+        memory_bytes: what stages may take of each.
         count: their number.
         host_bytes: memory beside theirs, for vectors that are offloaded; 0: there is no other.
         offload: whether vectors lie there: always, never, or where a stage does not fit otherwise.
     """
 
+    memory_bytes: int = 0
     count: int = 1
     host_bytes: int = 0
     offload: Literal["auto", "on", "off"] = "off"
@@ -47,30 +51,27 @@ class Devices:
 ONE = Devices()
 
 
-def devices_now(settings: Settings, *, has_host: bool) -> Devices:
-    """Return what the owner's devices have for a stage now.
+def devices_now(settings: Settings, found: Probed) -> Devices:
+    """Return what the owner's devices have for stages now."""
+    free_bytes = int(MEMORY_SHARE * psutil.virtual_memory().available) if found.has_host else 0
+    usable_bytes = usable_memory_bytes(found, settings)
+    return Devices(usable_bytes, len(settings.devices), free_bytes, settings.offload)
 
-    Args:
-        has_host: whether GPUs compute, and their host has memory of its own.
+
+def usable_memory_bytes(found: Probed, settings: Settings) -> int:
+    """Return the memory that stages may take: a GPU's within the owner's share of it, and of what
+    other programs have left free.
+
+    With several devices each holds the stages: it is the memory of one of them.
     """
-    free_bytes = int(_HOST_SHARE * psutil.virtual_memory().available) if has_host else 0
-    return Devices(len(settings.devices), free_bytes, settings.offload)
-
-
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """How a stage fits."""
-
-    graphs: int
-    """Forward graphs that can be kept."""
-    size_bytes: int
-    """Memory it takes at most, with them."""
-    reruns_blocks: bool = False
-    """Whether graphs keep the blocks' inputs alone: a whole one does not fit."""
-    logits_at_once: int = LOGITS_AT_ONCE
-    """Numbers of logits that a GPU's loss has at a time: as many as there is memory left for."""
-    offloaded_bytes: int = 0
-    """Vectors that passes need and that lie with a GPU's host; 0: these lie beside the weights."""
+    limit_bytes = settings.memory_limit_bytes // len(settings.devices)
+    total_bytes = found.memory_total_bytes
+    if not found.on_gpu:
+        return limit_bytes or int(MEMORY_SHARE * total_bytes)
+    lent_bytes = int(min(MEMORY_SHARE, settings.vram_share / 100) * total_bytes)
+    free_bytes = found.memory_available_bytes or total_bytes
+    lent_bytes = min(lent_bytes, int(MEMORY_SHARE * free_bytes))
+    return min(limit_bytes or lent_bytes, lent_bytes)
 
 
 def fit_stage(
@@ -132,7 +133,7 @@ def fit_stage(
     )
 
 
-def bytes_to_advertise(manifest: Manifest, usable_bytes: int, devices: Devices = ONE) -> int:
+def bytes_to_advertise(manifest: Manifest, devices: Devices) -> int:
     """Return the memory to advertise: with offloading a stage fits into less than it is said to
     need, and the matching compares what it needs with what is advertised.
 
@@ -149,14 +150,14 @@ def bytes_to_advertise(manifest: Manifest, usable_bytes: int, devices: Devices =
     needs, problem = list[float](), UserError("")
     for stage, cost in enumerate(manifest.stages):
         try:
-            fit_stage(manifest, stage, usable_bytes, devices=devices)
+            fit_stage(manifest, stage, devices.memory_bytes, devices=devices)
         except UserError as error:
             problem = error
         else:
             needs.append(cost.memory_bytes)
     if not needs:
         raise problem
-    return max(usable_bytes, int(max(needs)))
+    return max(devices.memory_bytes, int(max(needs)))
 
 
 def _mib(size_bytes: int) -> str:

@@ -1,19 +1,11 @@
 """The time that a worker may take before it counts as hung.
 
-A hung worker (a stopped process, a stuck driver) is as dead as a killed one, but its node still
-reports it as alive. State: the longest time of each kind of task, in seconds.
+State: the longest time of each kind of task, in seconds.
 """
 
-import signal
-from collections.abc import Awaitable
-from typing import Final, TypeVar
+from typing import Final
 
-import trio
-
-from client.compute.process import WorkerDied
 from protocol.pipeline.effects import Task
-
-Answered = TypeVar("Answered")
 
 UNKNOWN_S: Final = 300.0
 """For the first task of a kind: kernels are compiled and memory is touched for the first time."""
@@ -45,17 +37,3 @@ class Patience:
 def state_s(size_bytes: int) -> float:
     """Return the seconds to wait for what makes, reads or writes a state of so many bytes."""
     return OPENING_S + size_bytes / SLOW_BYTES_PER_S
-
-
-async def answered(waiting: Awaitable[Answered], within_s: float) -> Answered:
-    """Wait for a worker's answer.
-
-    Raises:
-        WorkerDied: it does not come in time, so the worker hangs.
-    """
-    try:
-        with trio.fail_after(within_s):
-            return await waiting
-    except trio.TooSlowError:
-        words = f"it had not answered for {within_s:.0f} s"
-        raise WorkerDied(-signal.SIGKILL, (words,)) from None

@@ -3,8 +3,6 @@
 Pure; the order is that of `client.compute.requests`.
 """
 
-import hashlib
-
 from protocol.pipeline.effects import (
     ApplyTask,
     BackwardTask,
@@ -70,8 +68,3 @@ def results(task: Task, place: Place) -> tuple[PayloadKey, ...]:
             return (PayloadKey(step, "reduced", segment, attempt, place.me),)
         case _:
             return ()
-
-
-def payload_digest(payload: bytes) -> bytes:
-    """Return the BLAKE2b-256 of a payload, as transfers compare it."""
-    return hashlib.blake2b(payload, digest_size=32).digest()

@@ -1,6 +1,7 @@
 """Steps of a worker beside one PyTorch process that does the same."""
 
 import argparse
+import os
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -42,14 +43,10 @@ def alone(asked: argparse.Namespace) -> Found:
     tell(asked, {"as they are": compared(ways, one, asked)})
     del ways
     began = time.perf_counter()
-    compiling = one.opening(
-        asked.device,
-        compile="on",
-        compile_folder=str(asked.cache),
-        compile_threads=cores(),
-    )
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = str(cores())
+    compiling = one.opening(asked.device, compile="on", compile_folder=str(asked.cache))
     reply, _ = worker.call(compiling)
-    tell(asked, {"worker": reply.compiled, "compiled_s": time.perf_counter() - began})
+    tell(asked, {"worker": reply.words, "compiled_s": time.perf_counter() - began})
     tell(asked, {"worker compiled": compared({"worker": step}, one, asked)})
     tell(asked, {"worker's step of one microbatch": breakdown(worker, one, asked)})
     ways = {"worker": step, "process": process_step(stage, one, asked.device, compiled=True)}

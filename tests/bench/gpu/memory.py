@@ -30,7 +30,7 @@ def held(one: Work, device: str, *, offload: bool) -> Found:
         torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     worker = LocalWorker(limit_s=CALL_S)
-    worker.call(one.opening(device, offload=offload))
+    worker.call(one.opening(device, offload=int(offload)))
     worker_step(worker, one, device)()
     kept, size = torch.cuda.memory_allocated() - before, worker.replica.size
     given, gradient = payloads(one, device)

@@ -39,11 +39,8 @@ def rates(asked: argparse.Namespace) -> Found:
     from client.compute.requests import Probe
 
     reply = probe(Probe(sizes=[256, 512], device=asked.device, threads=8))
-    best: dict[str, float] = {}
-    for rate in reply.rates:
-        best[rate.dtype] = max(rate.flop_per_s, best.get(rate.dtype, 0))
     return {
         "device": reply.identity,
-        "tflops": {dtype: rate / 1e12 for dtype, rate in best.items()},
-        "peak_flop_per_s": best["float32" if asked.device == "cpu" else "bfloat16"],
+        "tflops": {of: rate / 1e12 for of, rate in reply.peaks.items()},
+        "peak_flop_per_s": reply.peaks["fp32" if asked.device == "cpu" else "bf16"],
     }

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from client.cli.founding.presets import PRESETS
-from client.compute.codec import encode
 from client.compute.payload import seal
 from client.compute.requests import OpenStage
 from model_zoo.specs.model import ModelSpec
@@ -20,6 +19,7 @@ from model_zoo.specs.precision import Precision
 from model_zoo.specs.slices import StageSlice, slices
 from protocol.pipeline.effects import ApplyTask, BackwardTask, ForwardTask, LossTask
 from tests.bench.gpu.running import Found
+from tests.support.codecs import encode
 from tests.support.compute_stages import LocalWorker, open_request
 
 MAKERS_FLOP_PER_S = {"H100": 989e12, "H200": 989e12}
@@ -51,7 +51,7 @@ class Work:
 
     def opening(self, device: str, **changes: Any) -> OpenStage:
         """Return the request that opens the stage."""
-        request = open_request(
+        return open_request(
             self.stage,
             self.layers_per_stage,
             model=self.spec,
@@ -65,8 +65,8 @@ class Work:
             graphs_kept=2,
             device=device,
             threads=1 if device == "cpu" else 8,
+            **changes,
         )
-        return msgspec.structs.replace(request, **changes)
 
     def sample(self, number: int) -> bytes:
         """Return the tokens of a microbatch as they are sent."""

@@ -5,13 +5,13 @@ from functools import partial
 
 from torch import Tensor
 
-from client.compute.codec import decode, encode
 from client.compute.payload import SEAL_BYTES, seal
 from model_zoo.specs.codec import CODECS
 from protocol.ids import PeerId
 from protocol.manifest import Manifest
 from protocol.wire.messages import Backward, Forward, Message, Segment
 from tests.hostile.attack import Attack, Distorter, Outgoing
+from tests.support.codecs import decode, encode
 
 LARGE = 1e13
 

@@ -2,11 +2,12 @@
 
 import pytest
 
+from client.compute.requests import Probed
 from client.config import Settings, check_setting
 from client.devices import devices_of
 from client.errors import ConfigError, UserError
-from client.train.machine.capacity import Capacity, usable_memory_bytes
 from client.train.training import check_threads
+from client.train.workers.opening import usable_memory_bytes
 
 SPELLED = {
     "auto": ("auto",),
@@ -45,11 +46,11 @@ def test_what_cannot_be_meant_is_told(text: str, words: str) -> None:
 
 
 def test_a_stage_may_take_what_each_device_has() -> None:
-    of_one = Capacity("cpu:0,cpu:1", 2, {"fp32": 1e9}, 1000)
+    of_one = Probed(memory_total_bytes=1000)
     assert usable_memory_bytes(of_one, Settings(device="cpu:0,cpu:1")) == 850
     limited = Settings(device="cpu:0,cpu:1", memory_limit_bytes=600)
     assert usable_memory_bytes(of_one, limited) == 300
-    card = Capacity("cuda:0,cuda:1", 2, {"fp32": 1e9}, 1000, on_gpu=True)
+    card = Probed(memory_total_bytes=1000, platform="cuda")
     assert usable_memory_bytes(card, Settings(device="cuda:0,cuda:1", vram_share=50)) == 500
 
 

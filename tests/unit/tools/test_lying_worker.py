@@ -5,14 +5,17 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+import torch
 
 from client.compute import passes
 from client.compute.averaging import Averager
 from protocol.audit.record import Grade
 from tests.hostile.attack import all_attacks
 from tests.hostile.attacks.work import WHAT
-from tests.hostile.lying_worker import LIES
+from tests.hostile.lying_worker import HUGE, LIES
 from tests.support.audited_stage import AuditedStage, Lie
+from tests.support.codecs import decode
+from tests.support.compute_rounds import accumulate, bounds_of, contribute_and_reduce, replicas
 
 PATCHED = (
     (passes, "run_back"),
@@ -20,6 +23,7 @@ PATCHED = (
     (passes, "forward_backward"),
     (passes, "backward"),
     (Averager, "contribute"),
+    (Averager, "reduce"),
 )
 
 
@@ -60,3 +64,27 @@ def test_audits_see_what_is_computed_otherwise(stage: int, name: str, grade: Gra
     assert swarm.audit().grade is Grade.AGREES
     found = swarm.audit(Lie(computes=lying)).grade
     assert found is grade or (grade is None and found is not Grade.AGREES)
+
+
+@pytest.mark.parametrize(
+    ("name", "times"),
+    [
+        ("contribution x -10", -10.0),
+        ("contribution zero", 0.0),
+        ("false sums", -10.0),
+        ("huge contribution", None),
+    ],
+)
+def test_what_is_summed_is_the_lie(name: str, times: float | None) -> None:
+    lies = [False]
+    LIES[name](lambda: lies[0])
+    workers = replicas(1, "fp32")
+    accumulate(workers, 0)
+    bounds, sums = bounds_of(workers[0], 1), list[torch.Tensor]()
+    for attempt, lies[0] in enumerate((False, True)):
+        (sent,), _ = contribute_and_reduce(workers, 0, attempt, bounds, [0])
+        sums.append(decode(sent, bounds[1:], "fp32", "average"))
+    honest, lied = sums
+    assert torch.allclose(
+        lied, honest * (HUGE / float(honest.abs().max()) if times is None else times)
+    )

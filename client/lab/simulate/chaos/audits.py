@@ -16,7 +16,7 @@ from client.lab.simulate.chaos.swarm import ChaosSwarm
 from client.lab.simulate.chaos.volunteer import Volunteer
 from client.lab.simulate.invariants import expect
 from client.lab.simulate.seats import Parts
-from client.train.workers.tasks import payload_digest
+from client.lab.simulate.worker import payload_digest
 from protocol.audit.charges import Charges
 from protocol.audit.commitment import contents, root_of
 from protocol.audit.record import Grade

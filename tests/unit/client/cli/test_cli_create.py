@@ -31,7 +31,7 @@ from client.cli.planning.run import chosen as chosen_run
 from client.cli.reach.home import find_home, promised_port
 from client.cli.terminal.swarm_text import introduction
 from client.compute.memory import USUAL_GRAPHS, memory_need
-from client.compute.requests import MatmulRate, Probed
+from client.compute.requests import Probed
 from client.config import Settings
 from client.errors import ExitCode, UserError
 from client.plan.model import Machine
@@ -40,7 +40,7 @@ from model_zoo.specs.codec import CODECS
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.narrow import Narrow
 from model_zoo.specs.operations import flops_per_token
-from model_zoo.specs.precision import Compute
+from model_zoo.specs.precision import Compute, Precision
 from model_zoo.specs.slices import narrow_layers, whole_slice
 from model_zoo.specs.state import StateSpec
 from protocol.ids import PeerId, SwarmId
@@ -345,9 +345,9 @@ def test_the_time_of_the_run_is_that_of_volunteers_like_the_founder() -> None:
 def test_a_card_is_as_fast_as_it_is_in_the_runs_type_of_numbers(
     monkeypatch: pytest.MonkeyPatch, compute: Compute, speed: float
 ) -> None:
-    rates = [MatmulRate(768, "float32", 1e12), MatmulRate(768, "bfloat16", 9e12)]
+    rates: dict[Precision, float] = {"fp32": 1e12, "bf16": 9e12}
     size = {"memory_total_bytes": 10**10, "memory_available_bytes": 10**10}
-    card = Probed(seconds=1.0, device="cuda:0", rates=rates, **size)
+    card = Probed(platform="cuda", peaks=rates, **size)
     monkeypatch.setattr("client.compute.device.probe", lambda request: card)
     assert this_machine(find_home(), compute).flop_per_s == speed
 

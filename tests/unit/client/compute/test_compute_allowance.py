@@ -13,6 +13,7 @@ from client.compute import allowance
 from client.compute.allowance import Throttle
 from client.compute.process import RequestFailed
 from client.compute.requests import OpenStage, Probe
+from client.config import Settings
 from protocol.pipeline.effects import LossTask
 from tests.support.compute_stages import LocalWorker, need_of, open_request, tokens_of
 from tests.support.workers import open_worker
@@ -21,7 +22,8 @@ from tests.support.workers import open_worker
 def limited() -> OpenStage:
     """A stage that may take what it needs, and no more."""
     request = open_request(0, [4])
-    return msgspec.structs.replace(request, memory_bytes=need_of(request).total_bytes)
+    limits = Settings(device="cpu", threads=1, memory_limit_bytes=need_of(request).total_bytes)
+    return msgspec.structs.replace(request, settings=limits)
 
 
 @pytest.mark.parametrize("name", ["cuda:1", "mps", "cpu"])
@@ -62,7 +64,7 @@ async def test_a_worker_takes_no_more_than_it_may_and_goes_on() -> None:
             with pytest.raises(RequestFailed) as caught:
                 await worker.call(Probe(sizes=[8192], device="cpu"))  # two of 256 MiB
             assert caught.value.kind == "oom"
-            reply, _ = await worker.call(LossTask(0, 0), [tokens_of(0)])
+            reply, _ = await worker.submit(LossTask(0, 0), [tokens_of(0)]).wait()
             assert reply.loss_sum > 0
 
 

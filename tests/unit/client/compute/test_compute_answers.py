@@ -46,7 +46,7 @@ def test_the_next_task_is_computed_before_a_boundary_has_left(
         _execute(
             worker, answers, f"{number}", ForwardTask(step=0, microbatch=number), tokens_of(number)
         )
-    assert set(worker.replica.slot.graphs) == {0, 1}
+    assert set(worker.replica.graphs) == {0, 1}
     assert not answers
     there.set()
     worker.executor.close()
@@ -83,7 +83,7 @@ def test_a_pass_that_fails_is_answered_in_its_place_and_sends_nothing() -> None:
     assert [name for name, _, _ in answers] == ["good", "poisoned", "unknown"]
     assert [isinstance(reply, Failed) for _, reply, _ in answers] == [False, True, True]
     assert not answers[1][2]
-    assert set(worker.replica.slot.graphs) == {0}
+    assert set(worker.replica.graphs) == {0}
 
 
 def test_a_boundary_that_cannot_leave_is_answered_in_its_place_and_the_worker_goes_on(

@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 
-from client.compute.codec import encode
 from client.compute.payload import SEAL_BYTES, seal
 from client.compute.requests import Load, Save
 from model_zoo.specs.aggregation import RULES
@@ -14,6 +13,7 @@ from protocol.audit import record
 from protocol.audit.record import Grade, grade
 from protocol.pipeline.effects import CompareTask, KeepVersionTask, PassTask
 from tests.support.audited_stage import AUDITOR, LIES, AuditedStage
+from tests.support.codecs import encode
 from tests.support.compute_rounds import (
     CODECS,
     accumulate,

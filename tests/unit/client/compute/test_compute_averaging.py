@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from client.compute.averaging import relative
-from client.compute.codec import decode
 from client.compute.payload import BLOCK, SEAL_BYTES, seal
 from client.compute.replica import squared_norm
 from client.compute.requests import Load, Save
 from protocol.pipeline.effects import ApplyTask, ContributeTask, KeepVersionTask, LossTask, PassTask
+from tests.support.codecs import decode
 from tests.support.compute_rounds import (
     CODECS,
     accumulate,

@@ -17,7 +17,7 @@ from client.compute import device, passes
 from client.compute.cards import Card, Cards
 from client.compute.device import probe
 from client.compute.payload import Buffer
-from client.compute.requests import Answer, Load, LoadStart, MatmulRate, Ping, Probe, Save
+from client.compute.requests import Answer, Load, LoadStart, Ping, Probe, Save
 from client.compute.starting import write_start
 from client.compute.wire import Wire
 from model_zoo.huggingface.imports import Imported
@@ -93,7 +93,7 @@ def test_several_make_the_versions_of_one(count: int, tmp_path: Path) -> None:
         expected, _ = alone.call(ApplyTask(step=step))
         assert applied.grad_norm == pytest.approx(expected.grad_norm, rel=1e-4)
         first, *others = (card.replica for card in cards_of(worker))
-        assert all(torch.equal(first.parameters, other.parameters) for other in others)
+        assert all(torch.equal(first.parameters, other.flat.values) for other in others)
     worker.call(Save(version=4, path=str(tmp_path / "several")))
     alone.call(Save(version=4, path=str(tmp_path / "alone")))
     kept, right = load_file(tmp_path / "several"), load_file(tmp_path / "alone")
@@ -122,7 +122,7 @@ def test_a_microbatch_stays_where_its_graph_is_and_counts_once() -> None:
     for m in ids:
         _, (boundary,) = worker.call(ForwardTask(step=0, microbatch=m), tokens_of(m))
         assert boundary == passed[m].inputs[1][0]
-    assert [len(card.replica.slot.graphs) for card in cards_of(worker)] == [2, 2]
+    assert [len(card.replica.graphs) for card in cards_of(worker)] == [2, 2]
     for m in ids:  # without the input: only the card with the graph can do it
         request = BackwardTask(step=0, microbatch=m)
         worker.call(request, passed[m].gradients[0])
@@ -160,8 +160,8 @@ def test_a_loaded_version_is_that_of_all_cards(tmp_path: Path) -> None:
     alone.call(Save(version=1, path=path))
     worker = opened(0, [4], device=devices(2))
     losses(worker, 0)  # given up
-    loaded, _ = worker.call(Load(path=path, version=1, expected_hash=digest))
-    assert loaded.hash == digest
+    worker.call(Load(path=path, version=1, expected_hash=digest))
+    assert worker.replica.state_hash() == digest
     assert losses(worker, 1) == losses(alone, 1), "to the bit, on either card"
     failed = worker.fails(Load(path=str(tmp_path / "none"), version=1))
     assert failed.kind == "checkpoint"
@@ -172,8 +172,9 @@ def test_every_card_has_what_is_frozen_beside_adapters(imported: Imported, tmp_p
     load = LoadStart(path=str(start.path), digest=start.digest)
     alone = opened(0, [4], model="lora", imported=True)
     worker = opened(0, [4], model="lora", imported=True, device=devices(2))
-    right, loaded = alone.call(load)[0], worker.call(load)[0]
-    assert (loaded.version, loaded.hash) == (0, right.hash)
+    alone.call(load)
+    worker.call(load)
+    assert worker.replica.state_hash() == alone.replica.state_hash()
     assert losses(worker, 0) == losses(alone, 0)
     assert all(card.replica.counted for card in cards_of(worker))
 
@@ -182,7 +183,7 @@ def test_the_first_card_alone_keeps_what_rounds_need() -> None:
     worker = opened(0, [4], averaging="s8", device=devices(2))
     first, other = (card.replica for card in cards_of(worker))
     assert other.optimizer is first.optimizer
-    assert other.parameters.data_ptr() != first.parameters.data_ptr()
+    assert other.flat.values.data_ptr() != first.flat.values.data_ptr()
 
 
 def test_an_audit_is_the_first_card_s_and_what_moves_a_sum_waits(
@@ -307,9 +308,9 @@ def test_a_card_that_is_not_there_is_named() -> None:
 
 def test_what_devices_have_measured_is_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "memory_bytes", lambda _device: (800, 600))
-    monkeypatch.setattr(device, "_matmul_rate", lambda n, _type, _on: MatmulRate(n, "float32", 3.0))
+    monkeypatch.setattr(device, "_flop_per_s", lambda *_: 3.0)
     found = probe(Probe(sizes=[64], device=devices(2), threads=2))
-    assert found.rates[0].flop_per_s == 6.0
+    assert (found.peaks, found.threads) == ({"fp32": 6.0, "bf16": 6.0}, 2)
     assert (found.memory_total_bytes, found.memory_available_bytes) == (400, 300)
     assert found.identity.count("800 bytes") == 2
     monkeypatch.setattr(device, "select_device", lambda _name: torch.device("meta"))

@@ -31,6 +31,7 @@ from tests.support.compute_stages import (
     TOKENS,
     Chain,
     LocalWorker,
+    buffers_of,
     need_of,
     open_request,
     opened,
@@ -315,6 +316,6 @@ def test_the_memory_of_narrow_stages_is_predicted(stage: int) -> None:
     worker = LocalWorker()
     worker.call(request)
     need, wide = need_of(request), need_of(open_request(stage, CUT, model="llama"))
-    assert need.state_bytes == sum(each.nbytes for each in worker.replica.buffers)
+    assert need.state_bytes == sum(each.nbytes for each in buffers_of(worker.replica))
     ends = 4 * SEQUENCES * TOKENS * (K * (stage > 0) + 32 * (stage < 2))
     assert need.graph_bytes - wide.graph_bytes == ends

@@ -10,12 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.compute.codec import decode, encode
 from client.compute.codecs import blocks, levels
 from client.compute.errors import CodecError, PoisonedTensor
 from client.compute.lane import Lane
 from client.compute.payload import SEAL_BYTES, Direction, Encoding, check_seal, seal
 from model_zoo.specs.codec import CODECS, Codec
+from tests.support.codecs import decode, encode
 from tests.support.compute_stages import relative_error
 
 DIRECTIONS: list[Direction] = ["forward", "backward", "average"]

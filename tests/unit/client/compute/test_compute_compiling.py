@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from client.compute import compiling
-from client.compute.codec import decode
 from client.compute.compiling import CompiledBlocks, Run
 from model_zoo.models.documents import documents_of
 from model_zoo.stages import twin
 from protocol.pipeline.effects import BackwardTask, ForwardTask, KeepVersionTask, PassTask
+from tests.support.codecs import decode
 from tests.support.compute_stages import (
     LocalWorker,
     open_request,
@@ -44,7 +44,7 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> Callable[[Compile], list[int]]:
             return counting
 
         monkeypatch.setattr(compiling, "compiled", compiled)
-        monkeypatch.setattr(compiling, "_prepare", lambda folder, threads: None)
+        monkeypatch.setattr(compiling, "_prepare", lambda folder: None)
         return calls
 
     return use
@@ -59,7 +59,7 @@ def compiling_worker(folder: Path, *, asked: str = "on", **changes: Any) -> tupl
     worker = LocalWorker()
     how = {"compile": asked, "compile_folder": str(folder)}
     reply, _ = worker.call(open_request(0, [2, 2], **how, **changes))
-    return worker, reply.compiled
+    return worker, reply.words
 
 
 def test_blocks_run_compiled_from_the_first_pass_on(tmp_path: Path, compiler: Any) -> None:
@@ -141,12 +141,11 @@ def test_a_volunteer_compiles_in_one_process_unless_it_is_told_otherwise(
 
     monkeypatch.setattr(config, "compile_threads", config.compile_threads)
     for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS"):
-        monkeypatch.setenv(name, "")
-    for threads in (open_request(0, [4]).compile_threads, 3):
-        compiling._prepare(str(tmp_path), threads)
+        monkeypatch.setenv(name, "3")
+    for threads in (3, 1):
+        compiling._prepare(str(tmp_path))
         assert config.compile_threads == threads
-        assert os.environ["TORCHINDUCTOR_COMPILE_THREADS"] == str(threads)
-    assert open_request(0, [4]).compile_threads == 1
+        monkeypatch.delenv("TORCHINDUCTOR_COMPILE_THREADS")
 
 
 def test_other_shapes_and_documents_run_as_they_are(compiler: Any) -> None:

@@ -160,19 +160,14 @@ def test_another_gpu_or_driver_is_another_device(
 
 def test_a_probe_measures_every_type_of_numbers() -> None:
     probed = device.probe(Probe(sizes=[8, 16], device="cpu"))
-    assert [(rate.dtype, rate.size) for rate in probed.rates] == [
-        ("float32", 8),
-        ("float32", 16),
-        ("bfloat16", 8),
-        ("bfloat16", 16),
-    ]
-    assert min(rate.flop_per_s for rate in probed.rates) > 0
+    assert probed.peaks.keys() == {"fp32", "bf16"}
+    assert min(probed.peaks.values()) > 0
     assert 0 < probed.memory_available_bytes <= probed.memory_total_bytes
 
 
 def test_a_probe_without_sizes_only_says_what_the_device_is() -> None:
     described = device.probe(Probe(sizes=[], device="cpu"))
-    assert described.rates == []
+    assert described.peaks == {}
     total, _ = device.memory_bytes(CPU)
     assert described.identity.startswith(f"{os.cpu_count()} x ")
     assert described.identity.endswith(f"{total} bytes, torch {torch.__version__}")

@@ -7,12 +7,12 @@ from itertools import pairwise
 import pytest
 import torch
 
-from client.compute.codec import decode, encode
 from client.compute.codecs import blocks
 from client.compute.codecs.levels import EIGHT, SIXTEEN, SMALLEST_SCALE
 from client.compute.errors import CodecError, PoisonedTensor
 from client.compute.payload import SEAL_BYTES
 from model_zoo.specs.codec import Codec
+from tests.support.codecs import decode, encode
 
 LEVELS: list[Codec] = ["q2", "q3", "q4"]
 BLOCK = 4096

@@ -122,7 +122,7 @@ def test_an_inner_step_drops_the_graphs_and_their_passes_are_run_again() -> None
         )
     _, (gradient,) = last.call(LossTask(0, 0), boundary[0], tokens_of(0))
     worker.call(BackwardTask(step=0, microbatch=0), gradient)
-    assert worker.replica.slot.graphs == {}
+    assert worker.replica.graphs == {}
     assert worker.fails(BackwardTask(step=0, microbatch=1), gradient).kind == "graph"
     worker.call(BackwardTask(step=0, microbatch=1), gradient, tokens_of(1))
     assert worker.replica.counted == {0, 1}

@@ -6,7 +6,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from client.compute.memory import MemoryNeed, graphs_that_fit
+from client.compute.memory import Fit, MemoryNeed, graphs_that_fit
 from client.compute.requests import OpenStage
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.matrices import largest_matrix
@@ -20,6 +20,7 @@ from tests.support.compute_stages import (
     SEQUENCES,
     TOKENS,
     LocalWorker,
+    buffers_of,
     need_of,
     open_request,
     opened,
@@ -50,7 +51,7 @@ def test_the_state_is_what_the_worker_holds(codec, rounds, vectors) -> None:
     """In local rounds: weights, the version's and their moments, sum, scratch."""
     worker, request = LocalWorker(), open_request(1, CUT, averaging=codec, local_rounds=rounds)
     worker.call(request)
-    held = sum(each.nbytes for each in worker.replica.buffers)
+    held = sum(each.nbytes for each in buffers_of(worker.replica))
     residual = worker.executor._opened.averager._residual
     held += 0 if residual is None else residual.nbytes
     vector, lossy = 4 * worker.replica.size, codec != "fp32"
@@ -82,9 +83,9 @@ def test_beside_a_gpu_a_local_round_takes_twelve_bytes_of_each() -> None:
 def test_every_buffer_is_counted_once(rounds) -> None:
     """The count equals the buffers present: none twice, and the module owns no others."""
     replica = opened(1, CUT, local_rounds=rounds).replica
-    held = {buffer.data_ptr() for buffer in replica.buffers}
-    assert len(held) == len(replica.buffers)
-    storages = {buffer.untyped_storage().data_ptr() for buffer in replica.buffers}
+    held = {buffer.data_ptr() for buffer in buffers_of(replica)}
+    assert len(held) == len(buffers_of(replica))
+    storages = {buffer.untyped_storage().data_ptr() for buffer in buffers_of(replica)}
     for parameter in replica.module.parameters():
         assert parameter.untyped_storage().data_ptr() in storages
         assert parameter.grad.untyped_storage().data_ptr() in storages
@@ -143,7 +144,7 @@ def test_graphs_are_predicted_within_a_third(model, precision) -> None:
     whole = saved_bytes(request)
     predicted = need_of(request)
     assert whole <= predicted.graph_bytes <= whole * 1.33
-    rerunning = replace(request, reruns_blocks=True)
+    rerunning = replace(request, fit=Fit(4, reruns_blocks=True))
     inputs, predicted_inputs = saved_bytes(rerunning), need_of(rerunning)
     # the tokens and positions of the embedding are in both
     assert inputs <= 1.1 * predicted_inputs.graph_bytes

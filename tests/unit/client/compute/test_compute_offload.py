@@ -20,7 +20,7 @@ from protocol.pipeline.effects import (
     PassTask,
 )
 from tests.support.compute_rounds import accumulate, bounds_of, close_round
-from tests.support.compute_stages import Chain, need_of, open_request, opened, tokens_of
+from tests.support.compute_stages import Chain, buffers_of, need_of, open_request, opened, tokens_of
 
 CPU = torch.device("cpu")
 
@@ -59,8 +59,8 @@ def test_steps_have_the_same_bits_and_are_saved_and_loaded(
         path = tmp_path / f"version-{number}"
         saved, _ = worker.call(Save(version=3, path=str(path), durable=False))
         files.append(path.read_bytes())
-        loaded, _ = other.call(Load(path=str(path), version=3))
-        assert loaded.hash == saved.hash == other.replica.state_hash()
+        other.call(Load(path=str(path), version=3))
+        assert saved.hash == other.replica.state_hash()
     assert files[0] == files[1]
 
 
@@ -126,7 +126,7 @@ def test_what_is_offloaded_is_predicted(away: dict[str, Any], codec: Any) -> Non
     worker = opened(1, [1, 3], averaging=codec, **away)
     replica, averager = worker.replica, worker.executor._opened.averager
     weights = replica.flat.values
-    lying = [each for each in replica.buffers if each is not weights]
+    lying = [each for each in buffers_of(replica) if each is not weights]
     need = need_of(open_request(1, [1, 3], averaging=codec, **away))
     if averager._residual is not None:
         lying.append(averager._residual)

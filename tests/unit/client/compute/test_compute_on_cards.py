@@ -14,13 +14,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from client.compute import conditioning
-from client.compute.codec import decode, encode
 from client.compute.codecs import blocks
 from client.compute.errors import PoisonedTensor
 from client.compute.payload import Direction
 from model_zoo.specs.model import ModelSpec
 from model_zoo.stages import Stage
 from protocol.pipeline.effects import BackwardTask, ForwardTask, LossTask
+from tests.support.codecs import decode, encode
 from tests.support.compute_stages import (
     LocalWorker,
     open_request,

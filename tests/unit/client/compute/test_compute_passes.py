@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from client.compute import device, replica
-from client.compute.codec import encode
 from client.compute.passes import LARGEST_GRADIENT
 from client.compute.payload import seal
 from client.compute.replica import squared_norm, step_scale
@@ -25,6 +24,7 @@ from protocol.pipeline.effects import (
     LossTask,
     PassTask,
 )
+from tests.support.codecs import encode
 from tests.support.compute_rounds import reduce_task
 from tests.support.compute_stages import (
     MODELS,
@@ -34,6 +34,7 @@ from tests.support.compute_stages import (
     TOKENS,
     Chain,
     LocalWorker,
+    buffers_of,
     open_request,
     opened,
     relative_error,
@@ -85,7 +86,7 @@ def test_graphs_are_kept_within_the_budget() -> None:
         for m in (1, 2, 3, 2)  # the last one in its place
     ]
     assert told == [True, True, False, True]
-    assert worker.replica.slot.graphs.keys() == {1, 2}
+    assert worker.replica.graphs.keys() == {1, 2}
 
 
 def test_backward_without_graph_asks_for_the_input() -> None:
@@ -228,11 +229,11 @@ def test_running_out_of_memory_is_survived(monkeypatch) -> None:
     chain = Chain([2, 2])
     (gradient,), first, (before, _) = chain.run(1).gradients, chain.workers[0], chain.sums
     first.call(ForwardTask(step=0, microbatch=1), tokens_of(1))
-    assert first.replica.slot.graphs
+    assert first.replica.graphs
     with monkeypatch.context() as patch:
         patch.setattr(device, "probe", lambda request: torch.empty(1 << 50))
         assert first.fails(Probe(sizes=[])).kind == "oom"
-    assert not first.replica.slot.graphs, "given up also for what is no pass"
+    assert not first.replica.graphs, "given up also for what is no pass"
     first.call(ForwardTask(step=0, microbatch=2), tokens_of(1))
     with monkeypatch.context() as patch:
         patch.setattr(first.replica.module, "forward", lambda *given: torch.empty(1 << 50))
@@ -284,7 +285,7 @@ def test_gradients_are_fp32_and_near_those_of_fp32(model: str) -> None:
         worker = opened(0, [4], model=model, precision=precision)
         worker.call(LossTask(step=0, microbatch=1), tokens_of(1))
         sums[precision] = worker.replica.gradient_sum
-        assert all(buffer.dtype == torch.float32 for buffer in worker.replica.buffers)
+        assert all(buffer.dtype == torch.float32 for buffer in buffers_of(worker.replica))
     apart = relative_error(sums["bf16"], sums["fp32"])
     assert 1e-5 < apart < 5e-2
 

@@ -7,14 +7,16 @@ import sys
 import textwrap
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import psutil
 import pytest
 import trio
 import trio.testing
 
-from client.compute.process import RequestFailed, Worker, WorkerDied
+from client.compute.process import Call, RequestFailed, Worker, WorkerDied
 from client.compute.requests import Ping
+from model_zoo.specs.slices import stage_parameters
 from protocol.pipeline.effects import ContributeTask, ForwardTask, LossTask
 from tests.support.compute_stages import open_request, tokens_of
 from tests.support.workers import open_worker
@@ -27,20 +29,21 @@ TIMEOUT_S = 60
 async def test_requests_are_pipelined_and_run_in_the_order_of_their_submission() -> None:
     with trio.fail_after(TIMEOUT_S):
         async with open_worker() as worker:
-            opening = await worker.call(open_request(0, [4]))
-            assert opening[0].parameters > 0
+            opening = open_request(0, [4])
+            size = stage_parameters(opening.manifest.model, [4], 0)
+            await worker.call(opening)
             requests = [LossTask(step=0, microbatch=index) for index in range(8)]
             submitted = [worker.submit(one, [tokens_of(one.microbatch)]) for one in requests]
             with pytest.raises(RequestFailed) as caught:
-                await worker.call(ForwardTask(step=9, microbatch=0), [b""])
+                await worker.submit(ForwardTask(step=9, microbatch=0), [b""]).wait()
             assert caught.value.kind == "stale"
-            request = ContributeTask(step=0, attempt=0, bounds=[0, opening[0].parameters])
-            reply, (shard,) = await worker.call(request)
+            request = ContributeTask(step=0, attempt=0, bounds=[0, size])
+            reply, (shard,) = await worker.submit(request).wait()
             assert reply.counted == tuple(range(8))
-            assert len(shard) > 4 * opening[0].parameters
+            assert len(shard) > 4 * size
             os.kill(worker.pid, signal.SIGKILL)
             with pytest.raises(WorkerDied):
-                await worker.call(request)
+                await worker.submit(request).wait()
             for earlier in submitted:  # answered before the later ones, so before the death
                 reply, payloads = await earlier.wait()
                 assert (reply.loss_sum > 0, payloads) == (True, [])
@@ -59,7 +62,7 @@ ECHO = """
     try:
         while True:
             received, payloads = channel.receive()
-            channel.send(received.id, Done(seconds=received.id), payloads)
+            channel.send(received.id, Done(words=str(received.id)), payloads)
     except NodeGone:
         pass
 """
@@ -81,7 +84,7 @@ async def test_payloads_of_any_size_come_back_and_nothing_deadlocks() -> None:
 
     async def echo(number):
         payloads = [bytes([number]) * size for size in (0, 100, 4096, 10_000, number << 18)]
-        _, echoed = await worker.call(NOTHING, payloads)
+        _, echoed = await worker.submit(NOTHING, payloads).wait()
         assert echoed == payloads
 
     async with echoing() as worker, trio.open_nursery() as nursery:
@@ -96,7 +99,7 @@ async def test_a_worker_leaves_it_to_its_node_when_to_end() -> None:
             await worker.call(open_request(0, [4]))
             for number in (signal.SIGTERM, signal.SIGINT):
                 os.kill(worker.pid, number)
-            reply, _ = await worker.call(LossTask(0, 0), [tokens_of(0)])
+            reply, _ = await worker.submit(LossTask(0, 0), [tokens_of(0)]).wait()
             assert reply.loss_sum > 0
 
 
@@ -129,13 +132,20 @@ async def test_cancelled_calls_leave_the_channel_in_order() -> None:
     async with echoing() as worker:
         os.kill(worker.pid, signal.SIGSTOP)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(worker.call, NOTHING, [bytes(100 << 20)])  # half sent
-            nursery.start_soon(worker.call, NOTHING, [b"not sent"])
+            nursery.start_soon(worker.submit(NOTHING, [bytes(100 << 20)]).wait)  # half sent
+            nursery.start_soon(worker.submit(NOTHING, [b"not sent"]).wait)
             await trio.testing.wait_all_tasks_blocked()
             nursery.cancel_scope.cancel()
         os.kill(worker.pid, signal.SIGCONT)
-        reply, payloads = await worker.call(NOTHING, [b"after"])
-        assert (reply.seconds, payloads) == (3, [b"after"])
+        reply, payloads = await worker.submit(NOTHING, [b"after"]).wait()
+        assert (reply.words, payloads) == ("3", [b"after"])
+
+
+async def test_a_worker_that_does_not_answer_in_time_counts_as_dead() -> None:
+    call = Call[Any](0, NOTHING, [b"payload"])
+    with pytest.raises(WorkerDied, match="it had not answered for 0 s") as caught:
+        await call.wait(0.01)
+    assert (caught.value.exit_code, call.abandoned, call.payloads) == (-signal.SIGKILL, True, ())
 
 
 async def test_the_event_loop_runs_while_large_frames_travel() -> None:
@@ -149,7 +159,7 @@ async def test_the_event_loop_runs_while_large_frames_travel() -> None:
 
     async with echoing() as worker, trio.open_nursery() as nursery:
         nursery.start_soon(beat)
-        await worker.call(NOTHING, [bytes(100 << 20)])
+        await worker.submit(NOTHING, [bytes(100 << 20)]).wait()
         nursery.cancel_scope.cancel()
     assert beats > 50  # one write to the socket takes far less than a fiftieth of the payload
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from client.compute.auditing import before_coding
-from client.compute.codec import decode, encode
 from client.compute.codecs import blocks
 from client.compute.conditioning import rotate
 from client.compute.payload import Direction
+from tests.support.codecs import decode, encode
 from tests.support.compute_stages import relative_error
 
 DIRECTIONS: list[Direction] = ["forward", "backward"]

@@ -102,7 +102,7 @@ def test_a_backward_pass_that_fails_is_done_again_in_slices(
     first = short[0].replica
     assert first.sequences_at_once == 1
     assert relative_error(first.gradient_sum, plain[0].replica.gradient_sum) < CLOSE
-    assert not first.slot.graphs
+    assert not first.graphs
 
 
 def test_what_was_counted_whole_is_taken_out_in_slices() -> None:

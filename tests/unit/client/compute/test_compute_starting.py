@@ -25,9 +25,9 @@ def test_a_stage_begins_with_its_tensors(imported: Imported, tmp_path: Path, sta
     start = written(imported, tmp_path, stage)
     worker = opened(stage, CUT, model="llama")
     seeded = worker.replica.flat.values.clone()
-    loaded, _ = worker.call(LoadStart(path=str(start.path), digest=start.digest))
+    worker.call(LoadStart(path=str(start.path), digest=start.digest))
     replica = worker.replica
-    assert (loaded.version, loaded.hash) == (0, replica.state_hash())
+    assert replica.version == 0
     assert not torch.equal(replica.flat.values, seeded)
     for name, tensor in replica.flat.state().items():
         assert torch.equal(tensor, imported.tensor(name).float()), name
@@ -70,7 +70,9 @@ def test_training_that_went_on_is_given_up(imported: Imported, tmp_path: Path) -
     worker.call(LossTask(step=0, microbatch=0), tokens_of(0))
     worker.call(ApplyTask(step=0))
     worker.call(LossTask(step=1, microbatch=1), tokens_of(1))
-    assert worker.call(request)[0].hash == fresh.call(request)[0].hash
+    worker.call(request)
+    fresh.call(request)
+    assert worker.replica.state_hash() == fresh.replica.state_hash()
     assert not worker.replica.counted
 
 

@@ -12,6 +12,7 @@ import trio
 
 from client.compute.device import fewest_threads
 from client.compute.requests import Ping
+from client.config import Settings
 from model_zoo.optimizers.adamw import FlatAdamW
 from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.threads import limited_threads
@@ -47,7 +48,9 @@ def test_no_more_threads_than_are_of_use(timed: dict[int, float], threads: int) 
 @pytest.mark.parametrize("chosen", [True, False])
 def test_a_stage_of_tiny_tensors_finds_out_how_many_are_of_use(chosen: bool) -> None:
     with limited_threads(1):
-        worker = opened(0, [4], threads=4, choose_threads=chosen)
+        worker = opened(
+            0, [4], threads=4, settings=Settings(device="cpu", threads=4 * (not chosen))
+        )
         found = torch.get_num_threads()
         assert found in ((1, 2, 4) if chosen else (4,))
         assert worker.replica.counted == set()

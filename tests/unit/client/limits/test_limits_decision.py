@@ -34,7 +34,7 @@ GB = 10**9
         (Settings(only_when_idle=True), Facts(idle=False), "somebody uses", None),
         (
             Settings(only_when_idle=True),
-            Facts(idle=None, unknown="no logind"),
+            Facts(idle="no logind"),
             "cannot tell whether somebody uses this machine: no logind",
             None,
         ),
@@ -64,7 +64,7 @@ def test_each_limit_holds_with_its_reason(
     ("limits", "facts"),
     [
         (Settings(), Facts(10**15, on_battery=True, idle=False)),  # nobody asked
-        (Settings(), Facts(on_battery=None, idle=None)),
+        (Settings(), Facts(on_battery=None, idle="no logind")),
         (Settings(daily_quota_bytes=5 * GB), Facts(used_bytes=5 * GB - 1)),
         (Settings(not_on_battery=True), Facts(on_battery=False)),
         (Settings(only_when_idle=True), Facts(idle=True)),

@@ -26,7 +26,6 @@ from client.node import status
 from client.node.matches import describe_matching
 from client.node.trust import _Known, audit_counts
 from client.train.engine import Engine
-from client.train.machine.capacity import Capacity
 from protocol.audit.draw import PROVEN, UNPROVEN
 from protocol.audit.record import Grade, Record
 from protocol.ids import PeerId, Stage
@@ -157,9 +156,8 @@ def test_a_worker_that_has_just_died_takes_no_memory() -> None:
 
 
 def test_limits_that_limit_nothing_are_said_as_none() -> None:
-    nothing = Capacity("", 0, {}, 0)
-    whole = status.limits_view(Settings(compute_share=100, vram_share=100), 5, nothing)
-    part = status.limits_view(Settings(compute_share=40, vram_share=60), 5, nothing)
+    whole = status.limits_view(Settings(compute_share=100, vram_share=100), 5, 1)
+    part = status.limits_view(Settings(compute_share=40, vram_share=60), 5, 1)
     assert (whole.compute_share, whole.vram_share) == (0, 0)
     assert (part.compute_share, part.vram_share, part.used_bytes) == (40, 60, 5)
 

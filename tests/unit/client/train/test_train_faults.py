@@ -7,13 +7,13 @@ import pytest
 import torch
 import trio
 
-from client.compute.codec import decode, encode
 from client.compute.payload import seal
 from client.errors import ExitCode, UserError
 from protocol.ids import PeerId
 from protocol.manifest import Manifest
 from protocol.pipeline.effects import Fault
 from protocol.wire.messages import Backward, Forward, Message
+from tests.support.codecs import decode, encode
 from tests.support.train_swarm import Volunteer, open_swarm
 
 

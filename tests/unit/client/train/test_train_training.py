@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import trio
+from msgspec.structs import replace
 
-from client.config import Settings
+from client.compute.requests import Probed
 from client.errors import ExitCode
 from client.train import training as training_module
-from client.train.machine.capacity import Capacity
 from client.train.machine.disk_room import NoRoom
 from client.train.machine.pausing import Pauses
 from client.train.stage.held_stage import Diverged
@@ -29,7 +29,7 @@ class ScriptedTraining(Training):
     """Volunteers whose places a test assigns instead of the matching."""
 
     async def _enter(self) -> None:
-        self.held_stages.capacity = Capacity("cpu", 1, {"fp32": 1e9}, 2**33)
+        self.held_stages.capacity = Probed(threads=1, memory_total_bytes=2**33)
         await trio.sleep_forever()
 
 
@@ -223,7 +223,8 @@ async def test_limits_that_change_while_it_measures_count(
 ) -> None:
     training, workers = await _measuring(swarm, swarm.folder)
     await swarm.until(lambda: workers)
-    training.limit(Settings(upload_limit_bytes_per_s=1000, download_limit_bytes_per_s=2000))
+    limits = {"upload_limit_bytes_per_s": 1000, "download_limit_bytes_per_s": 2000}
+    training.held_stages.settings = replace(training.held_stages.settings, **limits)
     said = list[tuple[float, float]]()
     own_advert = training._engine.own_advert
     really_enter = own_advert.enter

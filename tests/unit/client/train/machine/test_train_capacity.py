@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from client.compute.process import Worker
-from client.compute.requests import MatmulRate, Probed
+from client.compute.requests import Probed
 from client.config import Settings
 from client.train.machine import capacity
 
@@ -20,36 +20,33 @@ class Measures:
         self.reply = Probed(
             device=device,
             identity="H100, driver 550, torch 2.9",
-            rates=[
-                MatmulRate(8, "float32", 2e9),
-                MatmulRate(16, "float32", 4e9),
-                MatmulRate(8, "bfloat16", 1e9),
-            ],
+            peaks={"fp32": 4e9, "bf16": 1e9},
             memory_total_bytes=1,
             memory_available_bytes=1,
+            platform=device,
         )
 
-    async def call(self, request: Any) -> tuple[Probed, list[bytes]]:
+    async def call(self, request: Any, within_s: float) -> Probed:
         self.measured += bool(request.sizes)
-        return self.reply, []
+        return self.reply if request.sizes else msgspec.structs.replace(self.reply, peaks={})
 
 
-async def measured(worker: Measures, folder: Path) -> capacity.Capacity:
+async def measured(worker: Measures, folder: Path) -> Probed:
     return await capacity.measured_capacity(cast(Worker, worker), Settings(), folder, 2)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-async def test_the_peak_is_the_best_product_of_each_type(device: str, tmp_path: Path) -> None:
+async def test_what_was_measured_is_kept(device: str, tmp_path: Path) -> None:
     worker = Measures(device)
     found = await measured(worker, tmp_path)
-    assert found.peaks == {"fp32": 4e9, "bf16": 1e9}
+    assert found == worker.reply
     assert found.peak_flops("bf16") == 1e9
     assert found.peak_flops("auto") == 4e9  # no card that is faster in bf16
     again = await measured(worker, tmp_path)
     assert (again, worker.measured) == (found, 1)
     worker.reply = msgspec.structs.replace(worker.reply, memory_available_bytes=5)
     later = await measured(worker, tmp_path)
-    expected = msgspec.structs.replace(found, free_bytes=5)  # what is free changes
+    expected = msgspec.structs.replace(found, memory_available_bytes=5)  # what is free changes
     assert (later, worker.measured) == (expected, 1)
 
 

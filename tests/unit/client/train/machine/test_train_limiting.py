@@ -6,7 +6,6 @@ from pathlib import Path
 import trio
 
 from client.config import Settings
-from client.limits.idle import Idleness
 from client.train.machine.limiting import LOOK_S, SAVE_EVERY_S, Limiting, Senses
 from client.train.machine.pausing import Pauses
 
@@ -36,9 +35,9 @@ class Machine:
     def reason(self) -> str:
         return self.pauses.now.reason if self.pauses.now else ""
 
-    async def _idleness(self, after_s: float) -> Idleness:
+    async def _idleness(self, after_s: float) -> bool | str:
         self.asked.append(after_s)
-        return Idleness(self.idle)
+        return self.idle
 
 
 async def test_it_holds_before_anything_begins_and_lets_go_on_time(

@@ -9,7 +9,7 @@ import trio.testing
 from client.compute.memory import memory_need
 from client.errors import UserError
 from client.train.machine.memory_budget import MOST_STAGES, MemoryBudget
-from client.train.workers.opening import MOST_GRAPHS, fit_stage
+from client.train.workers.opening import MOST_GRAPHS, Devices, fit_stage
 from tests.support.protocol_examples import manifest
 
 FOUR = manifest(stages=4)
@@ -17,7 +17,7 @@ ONE = max(memory_need(FOUR, stage).total_bytes for stage in range(4)) / 0.85
 
 
 def memory_budget(stages: float, *, drains: Callable[[], bool] = bool) -> MemoryBudget:
-    return MemoryBudget(FOUR, lambda: int(stages * ONE) + 1, drains=drains)
+    return MemoryBudget(FOUR, lambda: Devices(int(stages * ONE) + 1), drains=drains)
 
 
 async def test_three_stages_fit_and_no_fourth() -> None:

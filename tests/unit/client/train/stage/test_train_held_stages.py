@@ -11,7 +11,6 @@ from client.config import Settings
 from client.errors import UserError
 from client.store.checkpoints import CheckpointFolder
 from client.train.stage.held_stages import HeldStages
-from client.train.stage.stage_context import Site
 from protocol.held_stage import machine
 from protocol.view import SwarmView
 from tests.support.cases import usual
@@ -43,7 +42,7 @@ def stages_of(folder: Path) -> HeldStages:
     """Without anything around them."""
     history = Mock(folder=CheckpointFolder(folder))
     engine = Mock(manifest=manifest(), swarm=SWARM, history=history)
-    return HeldStages(engine, Site(Settings(), None, folder))
+    return HeldStages(engine, Settings(), folder)
 
 
 def test_what_concerns_all_seats_reaches_those_that_are_open(tmp_path: Path) -> None:

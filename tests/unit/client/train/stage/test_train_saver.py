@@ -33,7 +33,7 @@ class Writer:
         self.asked.append(request)
         return self
 
-    async def wait(self) -> tuple[Saved, list[bytes]]:
+    async def wait(self, within_s: float) -> tuple[Saved, list[bytes]]:
         await self.go.wait()
         if self.full:
             raise RequestFailed(Failed(kind="disk", message="No space left on device"))

@@ -7,6 +7,7 @@ from unittest.mock import Mock
 import pytest
 from msgspec.structs import replace
 
+from client.compute.requests import Probed
 from client.config import Settings
 from client.train.machine import capacity
 from client.train.machine.capacity import (
@@ -19,6 +20,7 @@ from client.train.machine.capacity import (
 )
 from client.train.machine.line_meter import LineMeter
 from client.train.swarm.own_advert import OwnAdvert
+from client.train.workers.opening import usable_memory_bytes
 from model_zoo.specs.precision import Compute, Precision
 from protocol.ids import Stage
 from protocol.limits import MAX_ADDRESSES
@@ -185,7 +187,7 @@ PEAKS: dict[Precision, float] = {"fp32": 4e9, "bf16": 8e9}
 def test_the_speed_that_is_claimed_is_that_in_the_runs_type_of_numbers(
     on_gpu: bool, compute: Compute, flops: float
 ) -> None:
-    measured = capacity.Capacity("auto", 1, PEAKS, 1000, on_gpu)
+    measured = Probed(peaks=PEAKS, platform="cuda" if on_gpu else "cpu")
     assert measured.peak_flops(compute) == flops
 
 
@@ -213,13 +215,13 @@ def test_no_more_is_claimed_than_is_lent(tmp_path: Path) -> None:
 def test_stages_may_take_the_memory_that_is_lent(
     on_gpu: bool, settings: Settings, memory_bytes: int
 ) -> None:
-    measured = capacity.Capacity("auto", 1, PEAKS, 1000, on_gpu)
-    assert capacity.usable_memory_bytes(measured, settings) == memory_bytes
+    measured = Probed(memory_total_bytes=1000, platform="cuda" if on_gpu else "cpu")
+    assert usable_memory_bytes(measured, settings) == memory_bytes
 
 
 def test_what_other_programs_hold_of_a_card_is_not_advertised() -> None:
-    card = capacity.Capacity("auto", 1, PEAKS, 1000, on_gpu=True, free_bytes=200)
+    size = {"memory_total_bytes": 1000, "memory_available_bytes": 200}
+    card = Probed(platform="rocm", **size)
     for settings in (Settings(), Settings(vram_share=50), Settings(memory_limit_bytes=400)):
-        assert capacity.usable_memory_bytes(card, settings) == 170
-    processor = capacity.Capacity("cpu", 1, PEAKS, 1000, free_bytes=200)
-    assert capacity.usable_memory_bytes(processor, Settings()) == 850
+        assert usable_memory_bytes(card, settings) == 170
+    assert usable_memory_bytes(Probed(**size), Settings()) == 850

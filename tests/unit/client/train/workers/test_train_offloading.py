@@ -2,21 +2,18 @@
 
 from dataclasses import replace as replaced
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
 
-from client.compute.memory import memory_need
-from client.compute.requests import OpenStage
+from client.compute.memory import Fit, memory_need
+from client.compute.requests import Probed
 from client.config import Settings
 from client.errors import ExitCode, UserError
-from client.train.stage.stage_acquisition import open_stage_request
 from client.train.workers.opening import (
     ONE,
     PINNED,
     Devices,
-    Fit,
     bytes_to_advertise,
     devices_now,
     fit_stage,
@@ -32,7 +29,8 @@ LARGE = replace(
     model=replace(TWO.model, layers=16, width=256, heads=4, kv_heads=4, ffn_width=1024),
     stages=tuple(replace(cost, layers=8) for cost in TWO.stages),
 )
-CARD = Devices(1, 1 << 40, "auto")
+PROCESSOR, A_CARD = (Probed(memory_total_bytes=1000, platform=of) for of in ("cpu", "cuda"))
+CARD = Devices(0, 1, 1 << 40, "auto")
 
 
 def bytes_for(how: Manifest, **options: Any) -> int:
@@ -82,24 +80,15 @@ def test_a_card_makes_as_many_logits_at_once_as_there_is_memory_left_for() -> No
     assert fit_stage(TWO, 1, 80 << 30, devices=CARD).logits_at_once == LOGITS_AT_ONCE
 
 
-def request_of(how: Manifest, fit: Fit) -> OpenStage:
-    """The request that opens its first stage."""
-    context = Mock(engine=Mock(manifest=how, swarm="ab" * 32, me=""), settings=Settings())
-    context.capacity.threads, context.compiled = 1, ""
-    return open_stage_request(context, 0, fit, "")
-
-
 def test_what_a_local_round_touches_once_lies_with_the_host_without_a_wish() -> None:
     local = replace(LARGE, local_rounds=LocalRounds(4))
     need = memory_need(local, 0, 0, host=True)
     least = int(need.total_bytes / 0.85) + 1
     assert need.offloaded_bytes > 0
     assert least < bytes_for(local)
-    room = Devices(1, PINNED * need.offloaded_bytes, "off")
+    room = Devices(0, 1, PINNED * need.offloaded_bytes, "off")
     fit = fit_stage(local, 0, least, devices=room)
-    request = request_of(local, fit)
-    assert not request.offload
-    assert request.manifest.local_rounds == LocalRounds(4)
+    assert not fit.offloaded_bytes
     assert memory_need(local, 0, 0).offloaded_bytes == 0
     for other in (replaced(room, host_bytes=room.host_bytes - 1), Devices()):
         with pytest.raises(UserError):
@@ -118,8 +107,8 @@ def test_always_means_where_it_would_fit_as_well() -> None:
 def test_the_host_needs_room_for_pinned_memory() -> None:
     needed = PINNED * memory_need(LARGE, 0, offload=True).offloaded_bytes
     rerun = bytes_for(LARGE, reruns_blocks=True)
-    assert fit_stage(LARGE, 0, rerun - 2, devices=Devices(1, needed, "auto")).offloaded_bytes
-    for devices in (Devices(1, needed - 1, "auto"), Devices(1, needed, "off"), Devices()):
+    assert fit_stage(LARGE, 0, rerun - 2, devices=Devices(0, 1, needed, "auto")).offloaded_bytes
+    for devices in (Devices(0, 1, needed - 1, "auto"), Devices(0, 1, needed, "off"), Devices()):
         with pytest.raises(UserError):
             fit_stage(LARGE, 0, rerun - 2, devices=devices)
 
@@ -132,16 +121,17 @@ def test_what_is_advertised_lets_the_matching_give_such_a_stage() -> None:
     swarm = replace(LARGE, stages=costs)
     usable = bytes_for(swarm, offload=True)
     assert usable < costs[0].memory_bytes
-    assert bytes_to_advertise(swarm, usable, CARD) == max(int(one.memory_bytes) for one in costs)
+    most = max(int(one.memory_bytes) for one in costs)
+    assert bytes_to_advertise(swarm, replaced(CARD, memory_bytes=usable)) == most
     with pytest.raises(UserError):
-        bytes_to_advertise(swarm, usable)
+        bytes_to_advertise(swarm, Devices(usable))
 
 
 def test_a_machine_without_a_card_offloads_nothing() -> None:
-    assert devices_now(Settings(), has_host=False) == Devices(1, 0, "auto")
-    with_card = devices_now(Settings(offload="on"), has_host=True)
+    assert devices_now(Settings(), PROCESSOR) == Devices(850, 1, 0, "auto")
+    with_card = devices_now(Settings(offload="on"), A_CARD)
     assert with_card.can_offload(1)
-    assert not devices_now(Settings(offload="off"), has_host=True).can_offload(1)
+    assert not devices_now(Settings(offload="off"), A_CARD).can_offload(1)
 
 
 # --- several devices -----------------------------------------------------------------------------
@@ -149,9 +139,9 @@ def test_a_machine_without_a_card_offloads_nothing() -> None:
 
 def test_devices_do_not_share_a_local_round() -> None:
     local = replace(TWO, local_rounds=LocalRounds(4))
-    assert bytes_to_advertise(local, 1 << 40, devices=ONE) == 1 << 40
+    assert bytes_to_advertise(local, Devices(1 << 40)) == 1 << 40
     with pytest.raises(UserError, match="2 devices cannot share one") as caught:
-        bytes_to_advertise(local, 1 << 40, devices=Devices(2))
+        bytes_to_advertise(local, Devices(1 << 40, 2))
     assert "a volunteer for each device" in caught.value.next_step
 
 
@@ -163,9 +153,9 @@ def test_what_would_help_is_said() -> None:
         return f"{caught.value}; {caught.value.next_step}"
 
     assert "join a swarm with more stages" in said(ONE)
-    assert "MiB of memory of each device" in said(Devices(2, 10**12))
+    assert "MiB of memory of each device" in said(Devices(0, 2, 10**12))
 
 
 def test_the_settings_name_the_devices() -> None:
-    assert devices_now(Settings(device="cpu:0,cpu:1"), has_host=False) == Devices(2, 0, "auto")
-    assert devices_now(Settings(device="0,1"), has_host=True).host_bytes > 0
+    assert devices_now(Settings(device="cpu:0,cpu:1"), PROCESSOR) == Devices(850, 2, 0, "auto")
+    assert devices_now(Settings(device="0,1"), A_CARD).host_bytes > 0
