@@ -1,5 +1,6 @@
 """How screens look, character by character, as in ``snapshots/``: what changes with each step of a
-scene, the tones of its last screen, and what the node was told.
+scene, the tones of its last screen, and what the node was told. Rows that are alike are shown once,
+as is a screen that scenes begin with alike; rows without a tone are left out of the tones.
 
 After a change that is meant: ``UPDATE_SNAPSHOTS=1 pytest tests/ui/test_ui_snapshots.py``, then read
 the difference.
@@ -8,6 +9,7 @@ the difference.
 import os
 import re
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -190,6 +192,22 @@ SCENES: dict[str, tuple[tuple[int, int], Scene]] = {
 }  # fmt: skip
 
 
+BEGINNINGS = {(size, id(steps[0])): name for name, (size, steps) in reversed(SCENES.items())}
+"""The scene that shows what others begin with, too."""
+
+
+def rows(lines: Sequence[str], shown: Sequence[bool]) -> list[str]:
+    """Return the rows that are shown, numbered; of neighbours that are alike, the first and how
+    far they go."""
+    found: list[str] = []
+    for (text, show), same in groupby(enumerate(lines, 1), lambda row: (row[1], shown[row[0] - 1])):
+        first, *others = (place for place, _ in same)
+        if show:
+            last = f"-{others[-1]}" if others else ""
+            found.append(f"{first:2}{last} {text}")
+    return found
+
+
 @pytest.mark.parametrize("name", SCENES)
 def test_the_screen_looks_as_kept(name: str) -> None:
     size, steps = SCENES[name]
@@ -203,11 +221,15 @@ def test_the_screen_looks_as_kept(name: str) -> None:
             seen.append(f"═══ {'news' if news else one}")
             seen.extend(said)
             was = before if len(before) == len(lines) else [""] * len(lines)
-            both = enumerate(zip(was, lines, strict=True), 1)
-            seen.extend(f"{place:2} {new}" for place, (old, new) in both if new != old)
+            if one is steps[0] and BEGINNINGS[size, id(one)] != name:
+                was = lines
+            seen.extend(rows(lines, [new != old for old, new in zip(was, lines, strict=True)]))
             before = lines
-        seen.extend(["═══ tones", screen_tones(on.app), f"told: {on.source.commands}"])
-        seen.append(f"clipboard: {on.app.clipboard}")
+        tones = screen_tones(on.app).splitlines()
+        seen.extend(["═══ tones", *rows(tones, [bool(re.search(r"[^+ ]", row)) for row in tones])])
+        seen.append(f"told: {on.source.commands}")
+        if on.app.clipboard:
+            seen.append(f"clipboard: {on.app.clipboard}")
 
     play(scene, size, light=name.endswith("-light"))
     path, text = KEPT / f"{name}.txt", "\n".join(seen) + "\n"
