@@ -193,7 +193,8 @@ def _text(home: Path) -> Path:
 
 @contextmanager
 def founding(home: Path) -> Iterator[None]:
-    """A text, and nothing else."""
+    """Texts and rows of many kinds."""
+    pytest.importorskip("tokenizers", reason="needs the extra volunteer[tokens]")
     _text(home)
     (home / "rows.jsonl").write_text('{"text": "good"}\n{"text": 5}\n' + '{"text": "good"}\n' * 9)
     talk = ({"prompt": f"{n}+1=", "completion": str(n + 1)} for n in range(60))
