@@ -153,7 +153,7 @@ SCENES: dict[str, tuple[tuple[int, int], Scene]] = {
     ),
     "crowd": (SMALL, [CROWD, "2", "end", "pageup", "down", "home", ("#stage-table", 9, 5)]),
     "log": (
-        SMALL,
+        (80, 20),
         [LOG, "4", [update(2, event(60, "event 60"))], "home j", [update(3, event(61, "event 61"))],
          "pagedown", "end k enter", "escape l", "l", "slash 'event space '5", "enter", "slash 'x",
          "escape l", "end", (80, 18)],
@@ -167,7 +167,7 @@ SCENES: dict[str, tuple[tuple[int, int], Scene]] = {
     "dead-large": (LARGE, [RUN, ENDED]),
     "lost": (SMALL, [EARLY, "4", LOST, "p", [RUN[30]], "1 p"]),
     "invite": (SMALL, [EARLY, "i", Answer("invite", True, "", INVITE), "c", "i question_mark"]),
-    "sizes": (SMALL, [EARLY, (40, 10), (60, 18), (59, 40), (110, 36), (109, 48)]),
+    "sizes": (SMALL, [EARLY, (40, 10), (60, 18), (59, 36), (110, 36), (109, 36)]),
     "tiny": ((20, 8), [EARLY, "2", "3", "4", "question_mark", (10, 3), "escape 3", "2", "1"]),
     "held-out": (
         MEDIUM,
