@@ -2,10 +2,11 @@
 for a part of it (``scene-part.txt``).
 
 A command stands behind ``$``, with what a person types behind ``<``, or a program behind ``<<``;
-``cat`` and ``ls`` show what is there, ``rm`` removes it. Behind ``!`` stands what it says on
-stderr, behind ``?`` the code with which it ends, unless that is 0. Commands that say the same stand
-above it together; indented JSON has a line for each key, and for each object in a list. After a
-change that is meant, set ``UPDATE_SNAPSHOTS=1`` and read the difference.
+``cat`` and ``ls`` show what is there, ``rm`` removes it; of what it says a ``grep`` behind it shows
+some lines. Behind ``!`` stands what it says on stderr, behind ``?`` the code with which it ends,
+unless that is 0. Commands that say the same stand above it together; indented JSON has a line for
+each key, and for each object in a list. After a change that is meant, set ``UPDATE_SNAPSHOTS=1``
+and read the difference.
 """
 
 import io
@@ -354,7 +355,8 @@ def shell(home: Path, within: Within, monkeypatch: pytest.MonkeyPatch) -> Iterat
     umask = os.umask(0o022)
 
     def run(line: str) -> str:
-        command, way, typed = (*line.partition(" < "), "")[:3]
+        line, _, shown = line.partition(" | grep ")
+        command, way, typed = line.partition(" < ")
         command, pipe, piped = command.partition(" << ")
         stdin = Terminal(f"{typed}\n") if way else io.StringIO(f"{piped}\n" if pipe else "")
         monkeypatch.setattr(sys, "stdin", stdin)
@@ -375,7 +377,8 @@ def shell(home: Path, within: Within, monkeypatch: pytest.MonkeyPatch) -> Iterat
         said = re.sub(r" +$", "", said, flags=re.M)
         said = re.sub(r"\d+\.\d{6,}|\d{9,}\.\d+", lambda found: f"{float(found[0]):.6g}", said)
         said = re.sub(r"\b[0-9a-f]{64}\b", "ID", said)
-        return re.sub(r"(?<=[( ])[0-9a-f]{12}(?=[):])", "ID", said)
+        said = re.sub(r"(?<=[( ])[0-9a-f]{12}(?=[):])", "ID", said)
+        return "".join(row for row in said.splitlines(keepends=True) if re.search(shown, row))
 
     yield run
     os.umask(umask)
