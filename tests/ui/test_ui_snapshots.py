@@ -46,7 +46,7 @@ from tests.ui.playing import LARGE, SMALL, Stage, play, recorded, screen_tones
 from tests.ui.screenshots import SHOTS, TARGET, draw
 
 KEPT = Path(__file__).parent / "snapshots"
-MEDIUM = (120, 40)
+MEDIUM = (120, 36)
 DURING = next(
     number
     for number, update in enumerate(recorded(), 1)
