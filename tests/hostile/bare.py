@@ -15,12 +15,7 @@ import trio
 from client.net.addresses import parse_destination
 from client.net.carrier import LANES
 from client.net.errors import NetworkError
-from client.net.handshake import (
-    accept_protocol,
-    handshake,
-    make_identity,
-    request_protocol,
-)
+from client.net.handshake import accept_protocol, handshake, make_identity, request_protocol
 from client.net.relay.exchange import negotiable
 from client.net.secure import SecureChannel
 from client.net.tcp import TCP

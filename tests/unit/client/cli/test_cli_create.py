@@ -11,13 +11,7 @@ import pytest
 from client.cli.commands.join import promised_port
 from client.cli.founding.averaging import HANDLING_S, run_s
 from client.cli.founding.fitting import fewest_stages
-from client.cli.founding.manifest import (
-    Founding,
-    choose_model,
-    choose_optimizer,
-    drafted,
-    narrowed,
-)
+from client.cli.founding.manifest import Founding, choose_model, choose_optimizer, drafted, narrowed
 from client.cli.founding.options import (
     ModelChoices,
     OptimizerChoices,
