@@ -17,13 +17,7 @@ from client.cli.serving.metrics import METRICS
 from client.errors import ExitCode
 from client.lab.local_swarm import environment
 from tests.support.cli_process import REPOSITORY
-from tests.support.e2e_local import (
-    HOST,
-    JOIN,
-    found,
-    snapshot_of,
-    wait_for,
-)
+from tests.support.e2e_local import HOST, JOIN, found, snapshot_of, wait_for
 
 pytestmark = pytest.mark.slow
 

@@ -21,13 +21,7 @@ import pytest
 from client.control.snapshot import Snapshot
 from client.lab.local_swarm import environment
 from tests.support.cli_process import REPOSITORY, Volunteer
-from tests.support.e2e_local import (
-    HOST,
-    kill_nodes,
-    parsed,
-    snapshot_of,
-    wait_for,
-)
+from tests.support.e2e_local import HOST, kill_nodes, parsed, snapshot_of, wait_for
 
 PROMPT = "shell$ "
 

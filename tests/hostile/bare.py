@@ -14,12 +14,7 @@ import trio
 
 from client.net.addresses import parse_destination
 from client.net.errors import NetworkError
-from client.net.handshake import (
-    accept_protocol,
-    handshake,
-    make_identity,
-    request_protocol,
-)
+from client.net.handshake import accept_protocol, handshake, make_identity, request_protocol
 from client.net.libp2p_patches import GuardedStream
 from client.net.links import LANES
 from client.net.secure import SecureChannel

@@ -3,6 +3,7 @@
 import itertools
 from collections import Counter
 from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 import pytest
@@ -40,6 +41,7 @@ from tests.support.cases import usual
 from tests.support.obstructed_world import WARM_UP_S, Distort, ObstructedWorld
 
 OF_THE_RATE = 0.8
+Said = TypeVar("Said", bound=Message)
 IN_ROUNDS = (Segment, Reduced, Ready, LedgerReport, Plan, Propose, Vote, Commit)
 IN_THE_PIPELINE = (Forward, Backward, Receipt, Have)
 
@@ -52,40 +54,32 @@ def late(seconds: float, kind: type[Message]) -> Distort:
     return lambda _to, message: [(message, seconds if isinstance(message, kind) else 0.0)]
 
 
+def changed(kind: type[Said], change: Callable[[Said], Message]) -> Distort:
+    return lambda _to, said: [(change(said) if isinstance(said, kind) else said, 0.0)]
+
+
 def ready_for(digest: bytes) -> Distort:
-    def distort(_to: PeerId, message: Message) -> list[tuple[Message, float]]:
-        if isinstance(message, Ready):
-            message = msgspec.structs.replace(message, digest=digest)
-        return [(message, 0.0)]
-
-    return distort
+    return changed(Ready, lambda said: msgspec.structs.replace(said, digest=digest))
 
 
-def with_an_invented_member(_to: PeerId, message: Message) -> list[tuple[Message, float]]:
-    if isinstance(message, Plan):
-        *others, last = message.members
-        invented = msgspec.structs.replace(last, peer=peer_id_from_key(b"i" * 32))
-        message = msgspec.structs.replace(message, members=[*others, invented])
-    return [(message, 0.0)]
+def with_an_invented_member(plan: Plan) -> Plan:
+    *others, last = plan.members
+    invented = msgspec.structs.replace(last, peer=peer_id_from_key(b"i" * 32))
+    return msgspec.structs.replace(plan, members=[*others, invented])
 
 
-def with_another_state(_to: PeerId, message: Message) -> list[tuple[Message, float]]:
-    if isinstance(message, Plan):
-        message = msgspec.structs.replace(message, state=b"x" * 16)
-    return [(message, 0.0)]
+def with_another_state(plan: Plan) -> Plan:
+    return msgspec.structs.replace(plan, state=b"x" * 16)
 
 
 def with_electors(*, others: int, kept: int) -> Distort:
     """Plans name so many electors that it has invented, beside some of the real ones."""
     invented = [peer_id_from_key(bytes([n]) * 32) for n in range(others)]
 
-    def distort(_to: PeerId, message: Message) -> list[tuple[Message, float]]:
-        if isinstance(message, Plan):
-            electors = [*message.electors[:kept], *invented]
-            message = msgspec.structs.replace(message, electors=electors)
-        return [(message, 0.0)]
+    def change(plan: Plan) -> Plan:
+        return msgspec.structs.replace(plan, electors=[*plan.electors[:kept], *invented])
 
-    return distort
+    return changed(Plan, change)
 
 
 def keeps_and_reports() -> Distort:
@@ -107,11 +101,11 @@ def keeps_and_reports() -> Distort:
 LIARS: dict[str, tuple[int, Distort]] = {
     "keeps what it was leased, and reports for ever": (0, keeps_and_reports()),
     "plans with invented electors": (1, with_electors(others=26, kept=6)),
-    "plans with another state than all have": (1, with_another_state),
+    "plans with another state than all have": (1, changed(Plan, with_another_state)),
     "plans with as few of them as may be": (1, with_electors(others=4, kept=3)),
     "says nothing in rounds": (1, swallow(*IN_ROUNDS)),
     "never plans": (1, swallow(Plan)),
-    "plans with an invented member": (1, with_an_invented_member),
+    "plans with an invented member": (1, changed(Plan, with_an_invented_member)),
     "never leases": (0, swallow(Lease)),
     "never commits": (1, swallow(Commit, Vote)),
     "contributes nothing": (1, swallow(Segment)),
@@ -209,6 +203,19 @@ FALSE_LEADERS = {
 }
 
 
+def says(**lies: object) -> Callable[[Volunteer], None]:
+    """Its heartbeats say this of its seat."""
+
+    def mislead(liar: Volunteer) -> None:
+        assert liar.seat is not None
+        status = liar.seat.status
+        liar.seat.status = lambda rate: msgspec.structs.replace(  # type: ignore[method-assign]
+            status(rate), **lies
+        )
+
+    return mislead
+
+
 def world(replicas: int, seed: int) -> ObstructedWorld:
     return ObstructedWorld(ChaosConfig(seed=seed, replicas=replicas, per_step=8))
 
@@ -291,16 +298,8 @@ def test_who_says_that_all_has_returned_does_not_stop_its_stage() -> None:
     made = world(3, seed=1)
     liar, friend = made.of_stage(0)[-1], made.of_stage(1)[-1]
 
-    def lie(volunteer: Volunteer) -> None:
-        seat = volunteer.seat
-        assert seat is not None
-        status = seat.status
-        seat.status = lambda rate: msgspec.structs.replace(  # type: ignore[method-assign]
-            status(rate), returned=True
-        )
-
     def begin() -> None:
-        made.mislead(liar, lie)
+        made.mislead(liar, says(returned=True))
         made.liars[friend.peer] = swallow(Backward)
 
     goes_on(made, begin)
@@ -312,15 +311,8 @@ def test_a_judge_that_sides_with_a_liar_is_outvoted(friend: int) -> None:
     made = world(3, seed=1)
     *siblings, liar = made.of_stage(1)
 
-    def sides_with_it(judge: Volunteer) -> None:
-        seat = judge.seat
-        assert seat is not None
-        status = seat.status
-        seat.status = lambda rate: msgspec.structs.replace(  # type: ignore[method-assign]
-            status(rate), missing=tuple(one.peer for one in siblings)
-        )
-
     def begin() -> None:
+        sides_with_it = says(missing=tuple(one.peer for one in siblings))
         made.mislead(made.of_stage(0)[friend], sides_with_it)
         made.liars[liar.peer] = swallow(*IN_ROUNDS, *IN_THE_PIPELINE)
 

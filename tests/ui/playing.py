@@ -20,7 +20,7 @@ from client.ui.source.news import Answer, Link
 from client.ui.themes import THEMES
 
 RUN = Path(__file__).parent / "data" / "run.jsonl"
-SMALL, LARGE = (80, 24), (200, 60)
+SMALL, LARGE = (80, 24), (200, 48)
 Scene = Callable[..., Awaitable[None]]
 
 

@@ -1,5 +1,6 @@
 """How screens look, character by character, as in ``snapshots/``: what changes with each step of a
-scene, the tones of its last screen, and what the node was told.
+scene, the tones of its last screen, and what the node was told. Rows that are alike are shown once;
+rows without a tone are left out of the tones.
 
 After a change that is meant: ``UPDATE_SNAPSHOTS=1 pytest tests/ui/test_ui_snapshots.py``, then read
 the difference.
@@ -8,7 +9,9 @@ the difference.
 import os
 import re
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
+from types import EllipsisType
 
 import pytest
 from msgspec.structs import replace
@@ -44,7 +47,7 @@ from tests.ui.playing import LARGE, SMALL, Stage, play, recorded, screen_tones
 from tests.ui.screenshots import SHOTS, TARGET, draw
 
 KEPT = Path(__file__).parent / "snapshots"
-MEDIUM = (120, 40)
+MEDIUM = (120, 36)
 DURING = next(
     number
     for number, update in enumerate(recorded(), 1)
@@ -54,9 +57,11 @@ DURING = next(
 
 Click = tuple[str, int, int]
 """A click on a widget, that many cells from its corner."""
-Scene = Sequence[Sequence[Update] | Link | Answer | Curve | str | tuple[int, int] | Click]
+Step = Sequence[Update] | Link | Answer | Curve | str | tuple[int, int] | Click
 """Updates, other news, keys (those behind an apostrophe are typed), a size of the terminal, or a
 click."""
+Scene = Sequence[Step | EllipsisType]
+"""What comes before ``...`` is shown by another scene."""
 RUN, EARLY = recorded(), recorded()[:30]
 TRUST = [Update(time=NOW, snapshot=judged(), events=[event(1, "an event")])]
 """Of a run with audits, in which a member was expelled."""
@@ -135,37 +140,43 @@ SCENES: dict[str, tuple[tuple[int, int], Scene]] = {
     "dashboard": (SMALL, [RUN, LOST, Link("live"), ("#tabs", 25, 0), ("#keys", 2, 0)]),
     "dashboard-fault": (SMALL, [RUN[:DURING]]),
     "dashboard-large": (LARGE, [RUN]),
-    "swarm-light": (SMALL, [RUN, "2"]),
+    "swarm-light": (SMALL, [RUN, ..., "2"]),
     "swarm-large": (MEDIUM, [RUN, "2"]),
-    "peers": (SMALL, [RUN, "3", "down enter"]),
+    "peers": (SMALL, [RUN, ..., "3", "down enter"]),
     "trust": (SMALL, [TRUST, "3", "down down down enter"]),
-    "trust-large": (MEDIUM, [TRUST, "1", "3"]),
+    "trust-large": (MEDIUM, [TRUST, ..., "1", "3"]),
     "people": (
         SMALL,
-        [PEOPLE, "3", ("#peer-table", 9, 3), ("#peer-table", 9, 3), "escape 2"],
+        [PEOPLE, ..., "3", ("#peer-table", 9, 3), ("#peer-table", 9, 3), "escape 2"],
     ),
-    "people-large": (LARGE, [PEOPLE, "3"]),
+    "people-large": (LARGE, [PEOPLE, ..., "3"]),
     "matched": (
         MEDIUM,
         [[update(1, *EVENTS, **MATCHED)], "2", [update(2, **{**MATCHED, **COMING})]],
     ),
     "crowd": (SMALL, [CROWD, "2", "end", "pageup", "down", "home", ("#stage-table", 9, 5)]),
     "log": (
-        SMALL,
-        [LOG, "4", [update(2, event(60, "event 60"))], "home j", [update(3, event(61, "event 61"))],
-         "pagedown", "end k enter", "escape l", "l", "slash 'event space '5", "enter", "slash 'x",
-         "escape l", "end", (80, 18)],
+        (80, 20),
+        [LOG, ..., "4", [update(2, event(60, "event 60"))], "home j",
+         [update(3, event(61, "event 61"))], "pagedown", "end k enter", "escape l", "l",
+         "slash 'event space '5", "enter", "slash 'x", "escape l", "end", (80, 18)],
     ),
-    "filter": (SMALL, [EARLY, "slash", "3 slash 'connected", "enter", "end enter", "q escape"]),
+    "filter": (
+        SMALL,
+        [EARLY, ..., "slash", "3 slash 'connected", "enter", "end enter", "q escape"],
+    ),
     "paused": (SMALL, [paused(), "2", paused(reason="on battery", by_owner=False), "p",
                        paused(until=NOW + 3600), "p", "1"]),
-    "finish": (SMALL, [EARLY, "f", "escape", "f", ENDED, "f enter escape"]),
+    "finish": (SMALL, [EARLY, ..., "f", "escape", "f", ENDED, "f enter escape"]),
     "stopping": (SMALL, [[update(1, state="stopping", seats=[])], "f", "escape 2"]),
-    "dead": (SMALL, [EARLY, ENDED, "p f i", "4"]),
-    "dead-large": (LARGE, [RUN, ENDED]),
-    "lost": (SMALL, [EARLY, "4", LOST, "p", [RUN[30]], "1 p"]),
-    "invite": (SMALL, [EARLY, "i", Answer("invite", True, "", INVITE), "c", "i question_mark"]),
-    "sizes": (SMALL, [EARLY, (40, 10), (60, 18), (59, 40), (110, 36), (109, 48)]),
+    "dead": (SMALL, [EARLY, ..., ENDED, "p f i", "4"]),
+    "dead-large": (LARGE, [RUN, ..., ENDED]),
+    "lost": (SMALL, [EARLY, ..., "4", LOST, "p", [RUN[30]], "1 p"]),
+    "invite": (
+        SMALL,
+        [EARLY, ..., "i", Answer("invite", True, "", INVITE), "c", "i question_mark"],
+    ),
+    "sizes": (SMALL, [EARLY, (40, 10), (60, 18), (59, 36), (110, 36), (109, 36)]),
     "tiny": ((20, 8), [EARLY, "2", "3", "4", "question_mark", (10, 3), "escape 3", "2", "1"]),
     "held-out": (
         MEDIUM,
@@ -190,6 +201,18 @@ SCENES: dict[str, tuple[tuple[int, int], Scene]] = {
 }  # fmt: skip
 
 
+def rows(lines: Sequence[str], shown: Sequence[bool]) -> list[str]:
+    """Return the rows that are shown, numbered; of neighbours that are alike, the first and how
+    far they go."""
+    found: list[str] = []
+    for (text, show), same in groupby(enumerate(lines, 1), lambda row: (row[1], shown[row[0] - 1])):
+        first, *others = (place for place, _ in same)
+        if show:
+            last = f"-{others[-1]}" if others else ""
+            found.append(f"{first:2}{last} {text}")
+    return found
+
+
 @pytest.mark.parametrize("name", SCENES)
 def test_the_screen_looks_as_kept(name: str) -> None:
     size, steps = SCENES[name]
@@ -198,16 +221,21 @@ def test_the_screen_looks_as_kept(name: str) -> None:
     async def scene(on: Stage) -> None:
         before: list[str] = []
         for one in steps:
+            if one is ...:
+                seen.clear()
+                continue
             said, lines = await on.take(one), on.text().splitlines()
             news = isinstance(one, Link | Answer | Curve) or isinstance(one[0], Update)
             seen.append(f"═══ {'news' if news else one}")
             seen.extend(said)
             was = before if len(before) == len(lines) else [""] * len(lines)
-            both = enumerate(zip(was, lines, strict=True), 1)
-            seen.extend(f"{place:2} {new}" for place, (old, new) in both if new != old)
+            seen.extend(rows(lines, [new != old for old, new in zip(was, lines, strict=True)]))
             before = lines
-        seen.extend(["═══ tones", screen_tones(on.app), f"told: {on.source.commands}"])
-        seen.append(f"clipboard: {on.app.clipboard}")
+        tones = screen_tones(on.app).splitlines()
+        seen.extend(["═══ tones", *rows(tones, [bool(re.search(r"[^+ ]", row)) for row in tones])])
+        seen.append(f"told: {on.source.commands}")
+        if on.app.clipboard:
+            seen.append(f"clipboard: {on.app.clipboard}")
 
     play(scene, size, light=name.endswith("-light"))
     path, text = KEPT / f"{name}.txt", "\n".join(seen) + "\n"

@@ -13,15 +13,7 @@ from protocol.limits import MAX_NUMBER
 from protocol.manifest import Manifest
 from protocol.pipeline.place import Place
 from protocol.rounds import leader
-from protocol.wire.messages import (
-    Backward,
-    Forward,
-    LedgerReport,
-    Message,
-    Plan,
-    Ready,
-    Segment,
-)
+from protocol.wire.messages import Backward, Forward, LedgerReport, Message, Plan, Ready, Segment
 from tests.hostile.attack import Attack, Bounds, Distorter, Outgoing
 
 Change = Callable[[Distorter, PeerId, Message], Message]

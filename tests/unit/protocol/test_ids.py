@@ -7,12 +7,7 @@ from base58 import b58decode
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.ids import (
-    key_from_peer_id,
-    parse_peer_id,
-    peer_id_from_key,
-    rank,
-)
+from protocol.ids import key_from_peer_id, parse_peer_id, peer_id_from_key, rank
 
 
 @pytest.mark.parametrize("size", [0, 31, 33])

@@ -3,7 +3,6 @@
 import json
 import shutil
 import stat
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -29,17 +28,6 @@ from tests.support.control_fakes import FakeProvider
 from tests.support.nodes import node_of
 
 # --- commands that go on -----------------------------------------------------------------------
-
-RUN = """
-import sys
-from client.cli.main import run
-print("up", flush=True)
-run(sys.argv[1:])
-"""
-
-
-def line_of(process: subprocess.Popen[str]) -> str:
-    return process.stdout.readline()
 
 
 def test_the_log_is_followed_through_a_change_of_the_file(

@@ -28,7 +28,6 @@ from client.devices import devices_of
 from client.errors import ExitCode, UserError
 from client.store.persisted import Persisted
 from client.store.swarms import SwarmStore
-from client.views.words import size as human_bytes
 from protocol.ids import SwarmId
 from protocol.invite import SwarmFile
 from tests.support.cli_process import REPOSITORY, Terminal, Volunteer, Within
@@ -45,35 +44,6 @@ PEER = "12D3KooWQVJeEspFqUfxUYGgL7GTpevs1mT5aLgaFYv7TSjBuRer"
 @pytest.fixture
 def swarm(book: Path) -> SwarmFile:
     return little_swarm(book, "mine")
-
-
-def test_a_person_is_asked_once_for_each_swarm(
-    tmp_path: Path,
-    book: Path,
-    swarm: SwarmFile,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    folder, settings = tmp_path / "d", Settings(threads=2, upload_limit_bytes_per_s=2_000_000)
-    monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
-    assert not consent.agrees(folder, settings, swarm)
-    asked, manifest = capsys.readouterr().err, swarm.manifest
-    state = manifest.state.bytes_per_parameter * max(s.parameters for s in manifest.stages)
-    one_line = " ".join(asked.split())
-    for words in ("The swarm mine", swarm.swarm[:12], manifest.founder, "200 steps",
-                  "book.txt", "every member can read it",
-                  "open to anybody", f"{human_bytes(4 * state)} a stage",
-                  human_bytes(consent.traffic_bytes(manifest)), "2 cores", "memory", "disk",
-                  "16.0 Mbit/s up", "network address", "Agree?"):  # fmt: skip
-        assert words in one_line, words
-    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
-    assert consent.agrees(folder, Settings(), swarm)
-    asked = capsys.readouterr().err
-    assert len(asked.splitlines()) <= 13, "twelve lines and the question"
-    assert max(map(len, asked.splitlines())) <= 80
-    assert consent.is_agreed(folder, swarm.swarm)
-    assert not consent.is_agreed(folder, little_swarm(book, "other").swarm)
 
 
 @pytest.mark.parametrize(
@@ -127,12 +97,13 @@ def test_an_invite_is_agreed_to_when_it_is_known_what_it_is_for(
     assert not list(home.glob("run/*"))
 
 
-def test_new_terms_are_asked_about(
-    tmp_path: Path, swarm: SwarmFile, monkeypatch: pytest.MonkeyPatch
+def test_new_terms_are_asked_about_and_other_swarms(
+    tmp_path: Path, book: Path, swarm: SwarmFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "data"
     consent.remember(folder, swarm.swarm)
     assert consent.is_agreed(folder, swarm.swarm)
+    assert not consent.is_agreed(folder, little_swarm(book, "other").swarm)
     monkeypatch.setattr(consent, "TERMS", consent.TERMS + 1)
     assert not consent.is_agreed(folder, swarm.swarm)
     (folder / consent.FILE_NAME).write_bytes(b"no")

@@ -104,20 +104,6 @@ def test_a_folder_of_tokens_is_taken_as_it_is(within: Within, book: Path, tmp_pa
     assert "leave --tokenizer out" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("tokenizer", "words"),
-    [("train:5", "257 to"), ("nowhere.json", "no tokenizer"), ("train:", "train:16384")],
-)
-def test_a_tokenizer_that_cannot_be_used(
-    within: Within, book: Path, tmp_path: Path, tokenizer: str, words: str
-) -> None:
-    pytest.importorskip("tokenizers")
-    command = ("create", "--data", str(book), "--tokenizer", tokenizer, "--no-measure")
-    done = within.ends(ExitCode.CONFIG, *command, "--out", str(tmp_path / "x.swarm"))
-    assert words in done.stderr
-    assert not (tmp_path / "x.swarm").exists()
-
-
 @pytest.mark.parametrize("data", ["stdlib", "book.txt"])
 @pytest.mark.parametrize("tokenizer", ["bytes", "train:300"])
 def test_a_data_folder_that_cannot_be_written_is_said_with_every_tokenizer(
@@ -148,19 +134,3 @@ def test_a_name_that_leads_out_of_the_folder_is_refused(
     assert not list(tmp_path.rglob("*.swarm"))
     within.ends(0, "create", "--no-measure", "--name", name, "--out", "x.swarm")
     assert (here / "x.swarm").exists()
-
-
-def test_a_missing_text_and_a_short_one_have_different_next_steps(
-    within: Within, tmp_path: Path
-) -> None:
-    missing = within.ends(
-        ExitCode.CONFIG, "create", "--data", str(tmp_path / "none.txt"), "--no-measure"
-    )
-    assert "none.txt does not exist" in missing.stderr
-    assert "a file of UTF-8 text, .jsonl or .parquet" in missing.stderr
-    assert "--context" not in missing.stderr
-    (tmp_path / "short.txt").write_text("short")
-    short = within.ends(
-        ExitCode.CONFIG, "create", "--data", str(tmp_path / "short.txt"), "--no-measure"
-    )
-    assert "a shorter --context" in short.stderr

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -190,6 +191,7 @@ LINES = [
     example_snapshot(loss_vouchers=1, eta_s=7800.0, seats=[]),
     example_snapshot(loss_vouchers=2, seats=[SeatView(stage=1, version=0, state="fetching")]),
 ]
+WORDS_OF_OTHERS = r"# \w+ (?!volunteer_(info|sent_bytes_total) ).*\n"
 REPORTS = {
     "status": lambda: report(None, FULL),
     "status-relaying": lambda: report(None, TREE),
@@ -197,7 +199,7 @@ REPORTS = {
     "peers": lambda: report("peers", FULL),
     "leaderboard": lambda: report("leaderboard", FULL),
     "leaderboard-at-first": lambda: report("leaderboard", example_snapshot()),
-    "metrics": lambda: exposition(FULL).decode(),
+    "metrics": lambda: re.sub(WORDS_OF_OTHERS, "", exposition(FULL).decode()),
     "matches": lambda: report("matches", example_snapshot(matches=example_matches())),
     "matches-paused": lambda: report("matches", RESTS),
     "status-paused": lambda: report(None, RESTS),

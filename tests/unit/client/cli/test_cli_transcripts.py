@@ -2,9 +2,11 @@
 for a part of it (``scene-part.txt``).
 
 A command stands behind ``$``, with what a person types behind ``<``, or a program behind ``<<``;
-``cat`` and ``ls`` show what is there, ``rm`` removes it. Behind ``!`` stands what it says on
-stderr, behind ``?`` the code with which it ends, unless that is 0. After a change that is meant,
-set ``UPDATE_SNAPSHOTS=1`` and read the difference.
+``cat`` and ``ls`` show what is there, ``rm`` removes it; of what it says a ``grep`` behind it shows
+some lines. Behind ``!`` stands what it says on stderr, behind ``?`` the code with which it ends,
+unless that is 0. Commands that say the same stand above it together; indented JSON has a line for
+each key, and for each object in a list. After a change that is meant, set ``UPDATE_SNAPSHOTS=1``
+and read the difference.
 """
 
 import io
@@ -16,6 +18,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -189,7 +193,8 @@ def _text(home: Path) -> Path:
 
 @contextmanager
 def founding(home: Path) -> Iterator[None]:
-    """A text, and nothing else."""
+    """Texts and rows of many kinds."""
+    pytest.importorskip("tokenizers", reason="needs the extra volunteer[tokens]")
     _text(home)
     (home / "rows.jsonl").write_text('{"text": "good"}\n{"text": 5}\n' + '{"text": "good"}\n' * 9)
     talk = ({"prompt": f"{n}+1=", "completion": str(n + 1)} for n in range(60))
@@ -326,6 +331,10 @@ def _files(word: str) -> list[str]:
     return sorted(map(str, Path().glob(word))) if "*" in word else [word]
 
 
+def _by_key(said: str) -> str:
+    return re.sub(r'\n(?!  "|    \{|\}|$) *', "", said) if said.startswith("{\n") else said
+
+
 @pytest.fixture
 def shell(home: Path, within: Within, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Runs a line in the home; returns all that came of it."""
@@ -346,13 +355,14 @@ def shell(home: Path, within: Within, monkeypatch: pytest.MonkeyPatch) -> Iterat
     umask = os.umask(0o022)
 
     def run(line: str) -> str:
-        command, way, typed = (*line.partition(" < "), "")[:3]
+        line, _, shown = line.partition(" | grep ")
+        command, way, typed = line.partition(" < ")
         command, pipe, piped = command.partition(" << ")
         stdin = Terminal(f"{typed}\n") if way else io.StringIO(f"{piped}\n" if pipe else "")
         monkeypatch.setattr(sys, "stdin", stdin)
         words = [name for word in shlex.split(command) for name in _files(word)]
         if words[0] == "cat":
-            said = (home / words[1]).read_text(encoding="utf-8")
+            said = _by_key((home / words[1]).read_text(encoding="utf-8"))
         elif words[0] == "rm":
             said = "".join(f"{Path(name).unlink() or name}\n" for name in words[1:])
         elif words[0] == "ls":
@@ -361,12 +371,14 @@ def shell(home: Path, within: Within, monkeypatch: pytest.MonkeyPatch) -> Iterat
         else:
             done = within(*words)
             errors = "".join(f"! {each}\n" for each in done.stderr.splitlines())
-            said = done.stdout + errors + f"? {done.returncode}\n" * (done.returncode > 0)
+            end = f"? {done.returncode}\n" * (done.returncode > 0)
+            said = _by_key(done.stdout) + errors + end
         said = said.replace(str(home), "HOME").removesuffix("\n") + "\n" * bool(said)
         said = re.sub(r" +$", "", said, flags=re.M)
         said = re.sub(r"\d+\.\d{6,}|\d{9,}\.\d+", lambda found: f"{float(found[0]):.6g}", said)
         said = re.sub(r"\b[0-9a-f]{64}\b", "ID", said)
-        return re.sub(r"(?<=[( ])[0-9a-f]{12}(?=[):])", "ID", said)
+        said = re.sub(r"(?<=[( ])[0-9a-f]{12}(?=[):])", "ID", said)
+        return "".join(row for row in said.splitlines(keepends=True) if re.search(shown, row))
 
     yield run
     os.umask(umask)
@@ -379,7 +391,10 @@ def test_commands_say_what_is_kept(name: str, home: Path, shell: Callable[[str],
     file = FOLDER / f"{name}.txt"
     lines = file.read_text(encoding="utf-8").splitlines()
     with SCENES[name.partition("-")[0]](home):
-        said = "".join(f"{line}\n{shell(line[2:])}" for line in lines if line.startswith("$ "))
+        answers = [(line, shell(line[2:])) for line in lines if line.startswith("$ ")]
+    said = ""
+    for answer, alike in groupby(answers, itemgetter(1)):
+        said += "".join(f"{line}\n" for line, _ in alike) + (answer or "(nothing)\n")
     if os.environ.get("UPDATE_SNAPSHOTS"):
         file.write_text(said, encoding="utf-8")
     assert said == file.read_text(encoding="utf-8")

@@ -18,13 +18,7 @@ import trio
 
 from client.control import client as control_client
 from client.control import rpc, server, sockets
-from client.control.client import (
-    RESTART,
-    ControlClient,
-    ControlError,
-    NotRunning,
-    running_nodes,
-)
+from client.control.client import RESTART, ControlClient, ControlError, NotRunning, running_nodes
 from client.control.server import serve_control
 from client.control.sockets import listening_sockets, live_sockets, socket_path
 from client.errors import UserError

@@ -10,10 +10,7 @@ import pytest
 from client.lab.chaos.catalogue import Fault
 from client.lab.chaos.inject import Injected
 from client.lab.chaos.ledger import read_ledger
-from client.lab.chaos.measure import (
-    FaultFigures,
-    measure_faults,
-)
+from client.lab.chaos.measure import FaultFigures, measure_faults
 from client.lab.chaos.record import LogTail, Note
 from client.lab.chaos.report import Report, Settings, make_report, markdown, text_report
 from client.lab.chaos.run import Seen

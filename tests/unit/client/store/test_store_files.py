@@ -15,12 +15,7 @@ from client.control.sockets import MAX_SOCKET_PATH_BYTES
 from client.errors import UserError
 from client.store.atomic import is_temporary, replacing, write_atomic
 from client.store.checkpoints import CheckpointFolder
-from client.store.paths import (
-    SOCKET_NAME_BYTES,
-    find_folders,
-    make_private,
-    runtime_below,
-)
+from client.store.paths import SOCKET_NAME_BYTES, find_folders, make_private, runtime_below
 from client.store.positioned import read_at, write_at
 from client.store.swarms import MAX_OF_ONE, SwarmStore
 from protocol.address import Address

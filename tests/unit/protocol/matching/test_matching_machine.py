@@ -14,15 +14,7 @@ from protocol.matching.machine import Matching
 from protocol.matching.seat import State
 from protocol.matching.timing import LEASE_S
 from protocol.wire.letters import Body, Mandate
-from tests.support.matching_examples import (
-    NOW,
-    WALL_S,
-    manifest,
-    member,
-    peer,
-    population,
-    propose,
-)
+from tests.support.matching_examples import NOW, WALL_S, manifest, member, peer, population, propose
 
 BEACON = stewards.beacon_at(WALL_S)
 POSTING = Posting(0, Mandate(BEACON, 5), int(WALL_S * 1000), 1, 0, 0, 0, 0, 0, 1, 1, 1, 0, 1)

@@ -7,24 +7,11 @@ from hypothesis import strategies as st
 
 from protocol.effects import Explain, Publish
 from protocol.matching.bodies import KIND as POSTING
-from protocol.membership.measured import (
-    MEASURED,
-    Measurements,
-    Partner,
-    StageRate,
-)
+from protocol.membership.measured import MEASURED, Measurements, Partner, StageRate
 from protocol.membership.membership import Membership
 from protocol.waypoints.part import WAYPOINT, SaidParts, SignedPart
 from protocol.wire.messages import Heartbeat, RecordDigest, Records
-from tests.support.protocol_examples import (
-    SWARM,
-    WALL,
-    advert,
-    messages_of,
-    peer,
-    posting,
-    signer,
-)
+from tests.support.protocol_examples import SWARM, WALL, advert, messages_of, peer, posting, signer
 
 OWN = peer(0)
 strangers = st.integers(1, 4).map(peer)

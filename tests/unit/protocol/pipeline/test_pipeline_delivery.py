@@ -14,12 +14,7 @@ from protocol.effects import Explain
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.pace import ANSWER_S, FORGET_S, LOOK_S, LOST_S
 from protocol.pipeline.delivery import ABSENT, Deliveries
-from protocol.pipeline.effects import (
-    LossTask,
-    Outcome,
-    Rerouted,
-    SendPayload,
-)
+from protocol.pipeline.effects import LossTask, Outcome, Rerouted, SendPayload
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
 from protocol.pipeline.timing import MIN_SAMPLES, UNMEASURED_S

@@ -8,13 +8,7 @@ import pytest
 from protocol.effects import Penalise
 from protocol.ids import PeerId
 from protocol.pipeline.divergence import FROM_ONE, SPOILT_POINTS
-from protocol.pipeline.effects import (
-    BackwardTask,
-    Fault,
-    ForwardTask,
-    Outcome,
-    SendPayload,
-)
+from protocol.pipeline.effects import BackwardTask, Fault, ForwardTask, Outcome, SendPayload
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Have, Receipt
 from tests.support import pipelines

@@ -26,14 +26,7 @@ from protocol.recovery.evidence import (
 )
 from protocol.recovery.knowledge import BRIEF_PATIENCE_S, PATIENCE_S, Knowledge
 from protocol.recovery.machine import Recovery
-from protocol.recovery.stored import (
-    STORED_BODIES,
-    Copy,
-    Lineage,
-    Stored,
-    begun,
-    check_stored,
-)
+from protocol.recovery.stored import STORED_BODIES, Copy, Lineage, Stored, begun, check_stored
 from protocol.view import Replica, SwarmView
 from protocol.waypoints.chain import Waypoint
 from protocol.wire.fields import MAX_NUMBER

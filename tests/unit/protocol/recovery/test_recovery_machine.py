@@ -17,14 +17,7 @@ from protocol.recovery.effects import Adopt, RecoveryContext, RecoveryEffect, Sa
 from protocol.recovery.evidence import DOUBTED_AFTER, Evidence
 from protocol.recovery.knowledge import BRIEF_PATIENCE_S, PATIENCE_S, Knowledge
 from protocol.recovery.machine import SETTLE_S, Recovery
-from protocol.recovery.stored import (
-    STORED,
-    Copy,
-    Lineage,
-    Stored,
-    begun,
-    check_stored,
-)
+from protocol.recovery.stored import STORED, Copy, Lineage, Stored, begun, check_stored
 from protocol.recovery.trouble import IN_VAIN_S
 
 PEERS = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(4))

@@ -4,13 +4,7 @@ import pytest
 
 from protocol.ids import PeerId
 from protocol.pace import ANSWER_S, FORGET_S, LOST_S
-from protocol.rounds.obstruction import (
-    FIRST_S,
-    MOST_DOUBLINGS,
-    TIMES,
-    USUAL_TIMES,
-    Obstruction,
-)
+from protocol.rounds.obstruction import FIRST_S, MOST_DOUBLINGS, TIMES, USUAL_TIMES, Obstruction
 from protocol.rounds.shards import longest_s
 
 ONE, TWO = PeerId("one"), PeerId("two")

@@ -15,13 +15,7 @@ from protocol.audit.terms import AuditTerms
 from protocol.effects import Explain, Send
 from protocol.ids import PASS_FANOUT, PASS_TO_ALL_UP_TO, PeerId
 from protocol.pace import ANSWER_S, HEARD_S, LOST_S
-from protocol.pipeline.effects import (
-    Compute,
-    DropStep,
-    KeepVersionTask,
-    Outcome,
-    PayloadKey,
-)
+from protocol.pipeline.effects import Compute, DropStep, KeepVersionTask, Outcome, PayloadKey
 from protocol.pipeline.place import Place
 from protocol.rounds.commitments import Commitments
 from protocol.seat.auditing import Auditing
