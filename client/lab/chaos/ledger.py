@@ -91,6 +91,18 @@ def read_ledger(notes: Sequence[Note], per_step: int, stages: int) -> Ledger:
     )
 
 
+def shares_of(notes: Sequence[Note], stage: int) -> list[dict[str, int]]:
+    """Return, of each step from the first, the microbatches that each replica of a stage says it
+    counted, by name; of a step that was repeated, the last time."""
+    applied = [closing for closing in closings(notes) if closing.stage == stage]
+    last = {closing.version: closing.era for closing in sorted(applied, key=lambda c: c.era)}
+    found: list[dict[str, int]] = [{} for _ in range(max(last, default=0))]
+    for closing in applied:
+        if closing.era == last[closing.version]:
+            found[closing.version - 1][closing.name] = closing.counted
+    return found
+
+
 def _missing(closed: Sequence[tuple[int, int]]) -> list[int]:
     """Return steps, not versions: step s makes version s + 1."""
     gaps = set()
