@@ -7,14 +7,13 @@ those of one process, whose sums are exact, too.
 
 from pathlib import Path
 
-from client.cli.commands.create import write_swarm_file
+from client.cli.commands.create import sign, write_swarm_file
 from client.cli.founding.options import AveragingName, ModelChoices, OptimizerChoices, RunChoices
 from client.lab.founding import found_lab
 from client.lab.local_swarm import DATA
 from client.store.identity import ensure_identity
 from client.store.paths import make_private
 from protocol.address import Address
-from protocol.invite import SwarmFile
 from protocol.manifest import Manifest
 
 STEPS = 10_000
@@ -66,15 +65,8 @@ class Ground:
         self.data = folder / DATA
         founding = found_lab(folder, self._signer.peer, choices, model, OPTIMIZER)
         self.manifest: Manifest = founding.manifest
-        self._encoded, self._signature = self._signer.sign_manifest(self.manifest)
-
-    @property
-    def tokens_per_step(self) -> int:
-        """Tokens that one step trains on."""
-        return self.manifest.microbatches_per_step * self.manifest.tokens_per_microbatch
 
     def write(self, path: Path, member: Address) -> None:
         """Write the swarm file with the address of a first member, and put the data beside it."""
-        swarm = SwarmFile(self.manifest, self._encoded, self._signature, (member,))
-        write_swarm_file(path, swarm)
+        write_swarm_file(path, sign(self.manifest, self._signer, (member,)))
         path.with_name(DATA).symlink_to(self.data)

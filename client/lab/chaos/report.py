@@ -76,7 +76,6 @@ class Report(Struct, frozen=True, kw_only=True):
     """Share of the volunteers' time."""
     goodput_corrected: float | None
     """Goodput corrected for it."""
-    crashes: list[str]
     trouble: list[str]
     schema_version: int = 1
 
@@ -122,7 +121,6 @@ def make_report(settings: Settings, seen: Seen, paired: Seen, per_step: int) -> 
         goodput=_rounded(share),
         missing_share=round(missing, 4),
         goodput_corrected=_rounded(corrected),
-        crashes=seen.crashes,
         trouble=seen.trouble,
     )
 

@@ -1,11 +1,13 @@
 """Local rounds again in one process, each shared among its replicas as a run has shared it.
 
 How many share a round decides what it makes: fewer replicas take more steps each, and their losses
-fall sooner. So a run with faults is held against its own rounds, made by replicas that lose
-nothing. The logs say how many microbatches each replica counted, not which: a draw says that, and
-what it costs is seen where a run without faults is held against its own. Imports torch.
+fall sooner. So a run is held against its own rounds: whoever missed one comes back as a newcomer,
+and nothing else is lost. The logs say how many microbatches each replica counted, not which; a draw
+says that, and what it matters is seen where a run without faults is held against its own. Imports
+torch.
 """
 
+import itertools
 import multiprocessing
 import random
 from collections.abc import Mapping, Sequence
@@ -42,18 +44,31 @@ def retrace(runs: Sequence[Rounds]) -> list[dict[int, float]]:
 def losses(run: Rounds) -> dict[int, float]:
     """Make the rounds of a run again; return the losses by step."""
     plan = replace(training_plan(run.manifest), steps=len(run.shares))
-    names = sorted({name for shares in run.shares for name in shares})
+    counted = _by_replica(run.shares, plan.microbatches_per_step)
     rng = random.Random(plan.seed)
 
     def dealt(step: int) -> list[list[int]]:
-        turns = [name for name, count in sorted(run.shares[step].items()) for _ in range(count)]
-        # What no log accounts for was counted by one that died before it said so.
-        turns += [""] * (plan.microbatches_per_step - len(turns))
+        turns = [replica for replica, count in counted[step].items() for _ in range(count)]
         rng.shuffle(turns)
-        hands: dict[str, list[int]] = {name: [] for name in (*names, "")}
-        for name, microbatch in zip(turns, plan.of_step(step), strict=False):
-            hands[name].append(microbatch)
-        return list(hands.values())
+        hands: list[list[int]] = [[] for _ in range(max(counted[step]) + 1)]
+        for replica, microbatch in zip(turns, plan.of_step(step), strict=False):
+            hands[replica].append(microbatch)
+        return hands
 
     corpus = Corpus.from_folder(open_folder(run.data))
     return dict(enumerate(train_reference(plan, corpus, threads=1, dealt=dealt).losses))
+
+
+def _by_replica(shares: Sequence[Mapping[str, int]], whole: int) -> list[dict[int, int]]:
+    """Return what each replica counted, of each step; it is another one after a step without it.
+    What no log accounts for was counted by one that died before it said so."""
+    numbers, known, found = itertools.count(), dict[str, int](), list[dict[int, int]]()
+    for of_step in shares:
+        before = known
+        known = {name: before[name] if name in before else next(numbers) for name in of_step}
+        counted = {known[name]: count for name, count in sorted(of_step.items())}
+        if (rest := whole - sum(of_step.values())) > 0:
+            died = [before[name] for name in sorted(before.keys() - known.keys())]
+            counted[died[0] if died else next(numbers)] = rest
+        found.append(counted)
+    return found
