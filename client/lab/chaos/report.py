@@ -34,6 +34,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     every_s: float
     seed: int
     faults: list[str]
+    """Those of the schedule; one whose turn never came has no figures."""
     compute_share: int
     """Percent of the time that each volunteer may compute."""
     cores: int
@@ -183,7 +184,7 @@ def summary(report: Report) -> list[tuple[str, str]]:
     by_gradient = sum(fault.rto_by == "gradient" for fault in done)
     middle = statistics.median(times) if times else None
     return [
-        ("faults done", f"{len(done)} of {len(report.faults)}"),
+        ("faults done", f"{len(done)} of {len(report.settings.faults)}"),
         ("lost steps (RPO)", f"{report.steps_rolled_back}; {report.steps_missing} missing"),
         ("counted twice (I1)", f"{report.microbatches_doubled} microbatches"),
         ("replicas that differ (I2)", f"{report.steps_differing} steps"),

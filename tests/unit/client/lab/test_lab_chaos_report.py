@@ -175,6 +175,8 @@ def test_a_pair_that_held_is_ok_and_reads_well() -> None:
     assert (report.goodput, report.loss_gap) == (0.85, 0.0)
     assert msgspec.json.decode(msgspec.json.encode(report), type=Report) == report
     assert "85.0%" in text_report(report)
+    planned = msgspec.structs.replace(SETTINGS, faults=["kill@forward", "stop@forward"])
+    assert "1 of 2" in text_report(msgspec.structs.replace(report, settings=planned))
     assert "| 1 | kill@forward | 1 | 2 |" in markdown(report)
 
 
