@@ -75,10 +75,12 @@ class _Muon(torch.optim.Optimizer):
 
 
 def _plain(matrix: Tensor) -> Tensor:
+    rows, columns = matrix.shape
     x = matrix.double() / (1.02 * matrix.double().norm().clamp_min(1e-300))
+    x = x.T if rows > columns else x  # the smaller product
     for _ in range(5):
         gram = x @ x.T
         x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
-    rows, columns = matrix.shape
+    x = x.T if rows > columns else x
     scaled: Tensor = x * factor(rows, columns)
     return scaled.float()

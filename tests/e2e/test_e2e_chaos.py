@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from client.cli.founding.options import AveragingName
 from client.lab.chaos.catalogue import Fault
 from client.lab.chaos.ground import Ground
 from client.lab.chaos.ledger import read_ledger
@@ -16,12 +17,22 @@ pytestmark = pytest.mark.long
 SECONDS = 12.0
 
 
-def test_a_kill_in_the_middle_of_a_step_loses_nothing() -> None:
+@pytest.mark.parametrize(("averaging", "stages"), [("every-step", 2), ("local", 1)])
+def test_a_kill_in_the_middle_of_a_step_loses_nothing(
+    averaging: AveragingName, stages: int
+) -> None:
     with tempfile.TemporaryDirectory(prefix="vol") as name:
         folder = Path(name)
-        ground = Ground(folder / "founder", stages=2, replicas=2, seed=1, small=True)
+        ground = Ground(
+            folder / "founder",
+            stages=stages,
+            replicas=4 // stages,
+            seed=1,
+            averaging=averaging,
+            small=True,
+        )
         faults = [Fault("kill", "forward")]
-        schedule = draw_schedule(faults, seconds=SECONDS, every_s=SECONDS, stages=2, seed=1)
+        schedule = draw_schedule(faults, seconds=SECONDS, every_s=SECONDS, stages=stages, seed=1)
         run = Run(ground, folder / "c", schedule, volunteers=4, flags=(), say=print)
         seen = run.perform(SECONDS)
 
@@ -32,7 +43,7 @@ def test_a_kill_in_the_middle_of_a_step_loses_nothing() -> None:
     assert fault.rto_s is not None, "work went on"
     assert seen.crashes == []
 
-    ledger = read_ledger(seen.notes, per_step, 2)
+    ledger = read_ledger(seen.notes, per_step, stages)
     assert (ledger.doubled, ledger.differing, ledger.undone) == (0, 0, ())
     assert fault.step is not None
     assert ledger.closed > fault.step + 1, "the step of the kill and one more are closed"

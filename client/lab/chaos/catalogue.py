@@ -59,8 +59,11 @@ def stages_of(fault: Fault, stages: int) -> range:
     """Return the stages at which a fault is possible: some moments do not exist at an end.
 
     The last stage sends no forward and stage 0 no gradient; only a stage with a next one can lose a
-    replica there, which it then must recover from.
+    replica there, which it then must recover from. The loss of an only stage is one task with its
+    gradient.
     """
+    if fault.moment == "backward" and stages == 1:
+        return range(0)
     if fault.moment == "recovery" or fault == Fault("corrupt", "forward"):
         return range(stages - 1)
     if fault == Fault("corrupt", "backward"):

@@ -19,7 +19,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from cyclopts import Parameter, validators
 
+from client.cli.founding.options import AveragingName
 from client.cli.terminal.output import json_line, print_json, printable, say
 from client.errors import ExitCode, UserError, system_errors
 from client.lab.chaos.catalogue import KINDS, Fault, Kind, all_faults, choose_faults, stages_of
@@ -53,6 +54,7 @@ class Choices:
 
     volunteers: int
     stages: int
+    averaging: AveragingName
     seconds: float
     every_s: float
     seed: int
@@ -72,6 +74,7 @@ def chaos(
     *,
     volunteers: Annotated[int, Parameter(validator=validators.Number(gte=2, lte=64))] = 6,
     stages: Annotated[int, Parameter(validator=validators.Number(gte=1, lte=16))] = 2,
+    averaging: AveragingName = "every-step",
     minutes: Annotated[float | None, Parameter(validator=Positive)] = None,
     every: Annotated[float | None, Parameter(validator=Positive)] = None,
     faults: str | None = None,
@@ -89,6 +92,10 @@ def chaos(
         Processes to start; at least two per stage.
     stages
         Stages to cut the model into.
+    averaging
+        every-step; or local: rounds of steps of each volunteer's own. Their losses depend on who
+        shared a round, so with one stage each run is compared with its own rounds, made again in
+        one process.
     minutes
         Measured time of each of the two runs; 5 unless --quick.
     every
@@ -113,7 +120,9 @@ def chaos(
     usual = all_faults(QUICK if quick else USUAL)
     chosen = _possible(usual if faults is None else choose_faults(faults), stages)
     seconds, every_s = _pace(minutes, every, quick)
-    choices = Choices(volunteers, stages, seconds, every_s, seed, chosen, out, keep_logs, json)
+    choices = Choices(
+        volunteers, stages, averaging, seconds, every_s, seed, chosen, out, keep_logs, json
+    )
     _prepare(out)
     report = perform(choices)
     if json:
@@ -185,6 +194,7 @@ def perform(choices: Choices) -> Report:
             stages=choices.stages,
             replicas=choices.volunteers // choices.stages,
             seed=choices.seed,
+            averaging=choices.averaging,
         )
         try:
             chaotic = _one_run(choices, ground, folder / "c", schedule)
@@ -192,6 +202,8 @@ def perform(choices: Choices) -> Report:
         finally:
             if choices.keep_logs:
                 _keep_logs(folder, choices.out)
+        if choices.averaging == "local" and choices.stages == 1:
+            _retrace(choices, ground, chaotic, paired)
     return _write(choices, schedule, chaotic, paired, ground.manifest.microbatches_per_step)
 
 
@@ -199,6 +211,19 @@ def _one_run(choices: Choices, ground: Ground, folder: Path, schedule: Sequence[
     from client.lab.chaos.run import Run
 
     name = "chaos" if schedule else "paired"
+    run = Run(
+        ground,
+        folder,
+        schedule,
+        volunteers=choices.volunteers,
+        flags=("--compute-share", str(choices.share)),
+        say=_teller(choices, name),
+    )
+    return run.perform(choices.seconds)
+
+
+def _teller(choices: Choices, name: str) -> Callable[[str], None]:
+    """Return how a run shows a line to the user."""
     begin = time.monotonic()
 
     def tell(words: str) -> None:
@@ -209,15 +234,18 @@ def _one_run(choices: Choices, ground: Ground, folder: Path, schedule: Sequence[
         else:
             say(f"{name:>6} {elapsed_s:6.1f} s  {words}")
 
-    run = Run(
-        ground,
-        folder,
-        schedule,
-        volunteers=choices.volunteers,
-        flags=("--compute-share", str(choices.share)),
-        say=tell,
-    )
-    return run.perform(choices.seconds)
+    return tell
+
+
+def _retrace(choices: Choices, ground: Ground, *runs: Seen) -> None:
+    from client.lab.chaos.ledger import shares_of
+    from client.lab.chaos.retrace import Rounds, retrace
+
+    _teller(choices, "again")("the rounds of both runs, in one process each")
+    shares = (shares_of(seen.notes, stage=0) for seen in runs)
+    rounds = [Rounds(ground.manifest, ground.data, shared) for shared in shares]
+    for seen, losses in zip(runs, retrace(rounds), strict=True):
+        seen.retraced = losses
 
 
 def _keep_logs(folder: Path, out: Path) -> None:
@@ -239,6 +267,7 @@ def _write(
     settings = Settings(
         volunteers=choices.volunteers,
         stages=choices.stages,
+        averaging=choices.averaging,
         seconds=choices.seconds,
         every_s=choices.every_s,
         seed=choices.seed,

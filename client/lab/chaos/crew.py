@@ -43,9 +43,7 @@ class Volunteer:
     member: Member | None = None
     lives: int = 0
     last: Snapshot | None = None
-    """Of the present process."""
-    current: bool = False
-    """Whether ``last`` is newer than the last fault."""
+    """Of the present process, since its last fault."""
     tails: list[LogTail] = field(default_factory=list)
     stopped: bool = False
     away: list[tuple[float, float | None]] = field(default_factory=list)
@@ -59,7 +57,7 @@ class Volunteer:
     @property
     def stage(self) -> int | None:
         """The stage it serves, as last seen."""
-        seats = self.last.seats if self.last and self.current else []
+        seats = self.last.seats if self.last else []
         return next((seat.stage for seat in seats if seat.state == "serving"), None)
 
     @property
@@ -157,7 +155,7 @@ class Crew:
         """Ask it for its status."""
         now = volunteer.member.snapshot() if volunteer.member and not volunteer.stopped else None
         if now is not None:
-            volunteer.last, volunteer.current = now, True
+            volunteer.last = now
 
     def notes(self) -> Iterator[Note]:
         """Yield the log lines of all since the last call."""
@@ -182,7 +180,7 @@ class Crew:
         """Send SIGKILL to its node and worker, or reap them if they are dead; return the moment."""
         self.arm(volunteer, "")
         moment = volunteer.member.kill() if volunteer.member else time.time()
-        volunteer.last, volunteer.stopped, volunteer.current = None, False, False
+        volunteer.last, volunteer.stopped = None, False
         return moment
 
     def stop(self, volunteer: Volunteer) -> None:
@@ -193,7 +191,7 @@ class Crew:
     def go_on(self, volunteer: Volunteer) -> None:
         """Continue a stopped node; its last status is out of date."""
         self._signal(volunteer, signal.SIGCONT)
-        volunteer.stopped, volunteer.current = False, False
+        volunteer.last, volunteer.stopped = None, False
 
     def _signal(self, volunteer: Volunteer, number: signal.Signals) -> None:
         if volunteer.member is not None and volunteer.alive:

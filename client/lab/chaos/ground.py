@@ -1,24 +1,26 @@
 """The common ground of a pair of runs: one signed manifest, so that both train the same steps.
 
 Imports torch. The wire formats are fp32: S8 keeps residuals at each replica, which a kill loses, so
-that two runs would differ by more than the order of sums.
+that two runs would differ by more than the order of sums. In local rounds losses are compared with
+those of one process, whose sums are exact, too.
 """
 
 from pathlib import Path
 
-from client.cli.commands.create import write_swarm_file
-from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.commands.create import sign, write_swarm_file
+from client.cli.founding.options import AveragingName, ModelChoices, OptimizerChoices, RunChoices
 from client.lab.founding import found_lab
 from client.lab.local_swarm import DATA
 from client.store.identity import ensure_identity
 from client.store.paths import make_private
 from protocol.address import Address
-from protocol.invite import SwarmFile
 from protocol.manifest import Manifest
 
 STEPS = 10_000
 CHECKPOINT_EVERY = 5
 MODEL = ModelChoices(layers=4, width=64, heads=4, context=64)
+INNER_STEPS = 8
+"""Of each replica in a local round, if they share it evenly."""
 OPTIMIZER = OptimizerChoices(lr=1e-3, warmup_steps=10, decay_steps=STEPS)
 
 
@@ -31,16 +33,26 @@ class Ground:
     """
 
     def __init__(
-        self, folder: Path, *, stages: int, replicas: int, seed: int, small: bool = False
+        self,
+        folder: Path,
+        *,
+        stages: int,
+        replicas: int,
+        seed: int,
+        averaging: AveragingName = "every-step",
+        small: bool = False,
     ) -> None:
         self._signer = ensure_identity(make_private(folder))
+        local = averaging == "local"
         choices = RunChoices(
-            optimizer="adamw",
+            averaging=averaging,
+            inner_microbatches=1 if local else None,
+            optimizer="muon" if local else "adamw",
             name="chaos",
             steps=STEPS,
             stages=stages,
             sequences=2 if small else 4,
-            microbatches=8 if small else 16,
+            microbatches=INNER_STEPS * replicas if local else 8 if small else 16,
             redundancy=replicas,
             checkpoint_every=CHECKPOINT_EVERY,
             dual_homing=False,
@@ -50,18 +62,11 @@ class Ground:
             averaging_codec="fp32",
         )
         model = ModelChoices(layers=stages, width=32, heads=2, context=16) if small else MODEL
-        self._data = folder / DATA
+        self.data = folder / DATA
         founding = found_lab(folder, self._signer.peer, choices, model, OPTIMIZER)
         self.manifest: Manifest = founding.manifest
-        self._encoded, self._signature = self._signer.sign_manifest(self.manifest)
-
-    @property
-    def tokens_per_step(self) -> int:
-        """Tokens that one step trains on."""
-        return self.manifest.microbatches_per_step * self.manifest.tokens_per_microbatch
 
     def write(self, path: Path, member: Address) -> None:
         """Write the swarm file with the address of a first member, and put the data beside it."""
-        swarm = SwarmFile(self.manifest, self._encoded, self._signature, (member,))
-        write_swarm_file(path, swarm)
-        path.with_name(DATA).symlink_to(self._data)
+        write_swarm_file(path, sign(self.manifest, self._signer, (member,)))
+        path.with_name(DATA).symlink_to(self.data)

@@ -70,19 +70,14 @@ def closings(notes: Sequence[Note]) -> list[Closing]:
 def read_ledger(notes: Sequence[Note], per_step: int, stages: int) -> Ledger:
     """Add up the applied steps; ``per_step``: microbatches of a step."""
     applied = closings(notes)
-    shares: dict[tuple[int, int, int], dict[str, int]] = defaultdict(dict)
     hashes: dict[tuple[int, int, int], set[str]] = defaultdict(set)
-    era: dict[tuple[int, int], int] = {}
     for closing in applied:
-        key = (closing.stage, closing.version)
-        shares[*key, closing.era][closing.name] = closing.counted
-        hashes[*key, closing.era].add(closing.hash)
-        era[key] = max(closing.era, era.get(key, 0))
-    sums = [sum(shares[*key, last].values()) for key, last in era.items()]
-    newest = [max((v for s, v in era if s == stage), default=0) for stage in range(stages)]
+        hashes[closing.stage, closing.version, closing.era].add(closing.hash)
+    of_stages = [shares_of(notes, stage) for stage in range(stages)]
+    sums = [sum(shares.values()) for steps in of_stages for shares in steps if shares]
     return Ledger(
-        closed=min(newest, default=0),
-        missing=tuple(_missing(list(era))),
+        closed=min(map(len, of_stages)),
+        missing=tuple(sorted({step for steps in of_stages for step in _missing(steps)})),
         whole=sum(count == per_step for count in sums),
         unattested=sum(count < per_step for count in sums),
         doubled=sum(max(0, count - per_step) for count in sums),
@@ -91,13 +86,22 @@ def read_ledger(notes: Sequence[Note], per_step: int, stages: int) -> Ledger:
     )
 
 
-def _missing(closed: Sequence[tuple[int, int]]) -> list[int]:
-    """Return steps, not versions: step s makes version s + 1."""
-    gaps = set()
-    for stage in {stage for stage, _ in closed}:
-        versions = {version for of, version in closed if of == stage}
-        gaps |= set(range(min(versions), max(versions))) - versions
-    return sorted(version - 1 for version in gaps)
+def shares_of(notes: Sequence[Note], stage: int) -> list[dict[str, int]]:
+    """Return, of each step from the first, the microbatches that each replica of a stage says it
+    counted, by name; of a step that was repeated, the last time. Step s makes version s + 1."""
+    applied = [closing for closing in closings(notes) if closing.stage == stage]
+    last = {closing.version: closing.era for closing in sorted(applied, key=lambda c: c.era)}
+    found: list[dict[str, int]] = [{} for _ in range(max(last, default=0))]
+    for closing in applied:
+        if closing.era == last[closing.version]:
+            found[closing.version - 1][closing.name] = closing.counted
+    return found
+
+
+def _missing(steps: Sequence[dict[str, int]]) -> list[int]:
+    """Return the steps without a log, after the first that has one."""
+    told = [step for step, shares in enumerate(steps) if shares]
+    return sorted(set(range(min(told, default=0), len(steps))) - set(told))
 
 
 def rollbacks(applied: Sequence[Closing]) -> list[Undone]:

@@ -163,6 +163,15 @@ def loss_gap(chaos: Progress, reference: Progress) -> tuple[int, float | None]:
     return len(common), max(gaps, default=None)
 
 
+def late_gaps(seen: Seen) -> list[float]:
+    """Return by how much, relative, the losses of a run's last quarter are above those of its
+    rounds made again."""
+    found = read_progress(seen.notes).losses
+    common = sorted(found.keys() & seen.retraced.keys())
+    late = common[3 * len(common) // 4 :]
+    return [found[step] / seen.retraced[step] - 1.0 for step in late]
+
+
 def trained(seen: Seen) -> int:
     """Return the tokens that a run committed in its measured time."""
     progress = read_progress(seen.notes)

@@ -40,6 +40,8 @@ class Seen:
     """Processes that ended without a fault of ours, in words."""
     trouble: list[str] = field(default_factory=list)
     """Warnings and errors in the logs."""
+    retraced: dict[int, float] = field(default_factory=dict)
+    """Losses by step of its rounds made again (``retrace``); empty: they were not."""
 
 
 class Run:

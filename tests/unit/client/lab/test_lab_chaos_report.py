@@ -9,7 +9,7 @@ import pytest
 
 from client.lab.chaos.catalogue import Fault
 from client.lab.chaos.inject import Injected
-from client.lab.chaos.ledger import read_ledger
+from client.lab.chaos.ledger import read_ledger, shares_of
 from client.lab.chaos.measure import FaultFigures, measure_faults
 from client.lab.chaos.record import LogTail, Note
 from client.lab.chaos.report import Report, Settings, make_report, markdown, text_report
@@ -149,6 +149,7 @@ def test_a_step_that_nobody_says_it_closed_is_missing_though_its_loss_may_be_unk
 SETTINGS = Settings(
     volunteers=4,
     stages=2,
+    averaging="every-step",
     seconds=20.0,
     every_s=20.0,
     seed=1,
@@ -171,6 +172,8 @@ def test_a_pair_that_held_is_ok_and_reads_well() -> None:
     assert (report.goodput, report.loss_gap) == (0.85, 0.0)
     assert msgspec.json.decode(msgspec.json.encode(report), type=Report) == report
     assert "85.0%" in text_report(report)
+    planned = msgspec.structs.replace(SETTINGS, faults=["kill@forward", "stop@forward"])
+    assert "1 of 2" in text_report(msgspec.structs.replace(report, settings=planned))
     assert "| 1 | kill@forward | 1 | 2 |" in markdown(report)
 
 
@@ -192,6 +195,46 @@ def test_what_broke_is_a_problem(more: list[Note] | None, problem: str) -> None:
     assert not report.ok
     assert any(problem in words for words in report.problems), report.problems
     assert f"not ok: {report.problems[0]}" in text_report(report)
+
+
+LOCAL = msgspec.structs.replace(SETTINGS, averaging="local")
+
+
+@pytest.mark.parametrize(
+    ("with_faults", "without", "ok"),
+    [
+        ({0: 3.0}, {0: 2.0}, True),  # only the end counts
+        ({6: 1.02, 7: 1.02}, {7: 1.02}, True),
+        ({6: 1.04, 7: 1.0}, {7: 1.02}, True),  # in the run without faults one step may be so far
+        ({6: 1.03, 7: 1.03}, {7: 0.98}, False),
+        ({6: 0.97, 7: 0.97}, {7: 1.02}, False),
+        ({6: 1.002, 7: 1.002}, {}, False),
+    ],
+)
+def test_local_rounds_are_held_against_the_same_rounds_without_faults(
+    with_faults: Mapping[int, float], without: Mapping[int, float], ok: bool
+) -> None:
+    pair = []
+    for off in (with_faults, without):
+        seen = _seen(_steps(8, 1.0), _injected())
+        seen.retraced = {step: 5.0 / (step + 1) / off.get(step, 1.0) for step in range(8)}
+        pair.append(seen)
+    seen, paired = pair
+    paired.notes.append(_note("v3", "StepCommitted", BEGAN + 9, step=0, loss=9.0, tokens=1))
+    report = make_report(LOCAL, seen, paired, PER_STEP)
+    assert report.ok == ok, report.problems
+    assert ("losses at the end" in markdown(report)) == (not ok)
+
+
+def test_the_last_time_a_step_was_shared_is_the_one_that_counts() -> None:
+    notes = [
+        *(_closed("v1", float(v), v, 3) for v in (1, 2)),
+        _closed("v2", 2.0, 1, 1),
+        _closed("v2", 3.0, 2, 4, era=1),
+        _closed("v3", 3.0, 3, 4, stage=1),
+    ]
+    assert shares_of(notes, 0) == [{"v1": 3, "v2": 1}, {"v2": 4}]
+    assert shares_of(notes, 2) == []
 
 
 def test_a_stage_that_was_lost_whole_may_roll_back() -> None:

@@ -60,7 +60,7 @@ def test_the_same_seed_is_the_same_schedule(seed: int, stages: int, every: float
         ({"minutes": 0.1, "every": 20.0}, "does not fit"),
         ({"faults": "explode"}, "no fault 'explode'"),
         ({"faults": "kill@noon"}, "no fault 'kill@noon'"),
-        ({"stages": 1, "faults": "kill@recovery"}, "possible with 1 stages"),
+        ({"stages": 1, "faults": "kill@recovery,kill@backward"}, "possible with 1 stages"),
     ],
 )
 def test_wrong_arguments_are_said_before_anything_starts(
