@@ -22,7 +22,7 @@ async def test_a_limit_that_changes_is_said_once_and_at_once_held_by_all(
 ) -> None:
     before = Settings()
     now = replace(before, upload_limit_bytes_per_s=RATE)
-    said, owner, training = list[str](), list[Settings](), list[Settings]()
+    said, owner, held_stages = list[str](), list[Settings](), SimpleNamespace(settings=before)
     network, advertised = list[Rates](), list[tuple[Settings, Path]]()
 
     def update(settings: Settings, folder: Path) -> None:
@@ -36,13 +36,14 @@ async def test_a_limit_that_changes_is_said_once_and_at_once_held_by_all(
         _event_sink=SimpleNamespace(explain=explain),
         _limiting=SimpleNamespace(change=owner.append),
         _network=SimpleNamespace(limit=network.append),
-        _training=SimpleNamespace(limit=training.append),
+        _training=SimpleNamespace(held_stages=held_stages),
         _engine=SimpleNamespace(own_advert=SimpleNamespace(update=update)),
         _folders=SimpleNamespace(data=tmp_path),
     )
     with trio.move_on_after(3 * RENEW_SETTINGS_S + 1):
         await Node._follow_settings(cast(Node, node))
     assert said == ["upload_limit_bytes_per_s is 1600kbit/s from now on"]
-    assert (owner, network, training) == ([now], [Rates(upload_bytes_per_s=RATE)], [now])
+    assert (owner, network) == ([now], [Rates(upload_bytes_per_s=RATE)])
+    assert held_stages.settings == now
     assert advertised == [(now, tmp_path)]
     assert node._options.settings == now, "status shows it"

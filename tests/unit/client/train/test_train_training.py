@@ -9,7 +9,8 @@ import pytest
 import trio
 from msgspec.structs import replace
 
-from client.compute.requests import Probed
+from client.compute.process import Call
+from client.compute.requests import Ping, Probed
 from client.errors import ExitCode
 from client.train import training as training_module
 from client.train.machine.disk_room import NoRoom
@@ -194,10 +195,9 @@ async def test_a_worker_that_hangs_while_it_measures_is_replaced(
 
     async def hang(*_: object) -> None:
         monkeypatch.setattr(training_module, "measured_capacity", measure)
-        await trio.sleep_forever()
+        await Call[Any](0, Ping(), ()).wait(2.0)
 
     monkeypatch.setattr(training_module, "measured_capacity", hang)
-    monkeypatch.setattr(training_module, "OPENING_S", 2.0)
     training, _ = await _measuring(swarm, swarm.folder)
     await _has_begun_or_failed(swarm, training)
     assert training.held_stages.counting.seen.worker_restarts == 1

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import pytest
 import trio
 
-from client.compute.process import RequestFailed
+from client.compute.process import RequestFailed, WorkerDied
 from client.compute.requests import Failed, Save, Saved
 from client.store.checkpoints import CheckpointFolder
 from client.train.stage.saver import StateSaver
@@ -34,7 +34,10 @@ class Writer:
         return self
 
     async def wait(self, within_s: float) -> tuple[Saved, list[bytes]]:
-        await self.go.wait()
+        with trio.move_on_after(within_s):
+            await self.go.wait()
+        if not self.go.is_set():
+            raise WorkerDied(-9, ())
         if self.full:
             raise RequestFailed(Failed(kind="disk", message="No space left on device"))
         Path(self.asked[-1].path).touch()
