@@ -162,6 +162,12 @@ LEGEND = (
     "or leased again, or none was under way; then it is until the stage closed its next step. A "
     "replica more restores redundancy and holds nobody up as long as the stage has another one."
 )
+LOCAL = (
+    "In local rounds few volunteers take more steps each, so that losses fall sooner. So each run "
+    "is held against its own rounds, made again in one process and shared as they were: the "
+    "mean of the last quarter with faults, the root mean square of single steps without, which the "
+    "order of counting explains."
+)
 HEAD = ("#", "fault", "stage", "step", "RTO", "next step", "one more", "lost steps")
 
 
@@ -230,9 +236,9 @@ def markdown(report: Report) -> str:
     lines = [
         "# Chaos",
         "",
-        f"{asked.volunteers} volunteers in {asked.stages} stages as processes on one machine of "
-        f"{asked.cores} cores (load {asked.load:g} at the end), each computing "
-        f"{asked.compute_share} % of the time; {asked.seconds:g} s, a fault every "
+        f"{asked.volunteers} volunteers in {asked.stages} stages, averaging {asked.averaging}, as "
+        f"processes on one machine of {asked.cores} cores (load {asked.load:g} at the end), "
+        f"each computing {asked.compute_share} % of the time; {asked.seconds:g} s, a fault every "
         f"{asked.every_s:g} s, seed {asked.seed}; against a run of the same manifest without "
         "faults. Written by `volunteer chaos`.",
         "",
@@ -246,6 +252,7 @@ def markdown(report: Report) -> str:
         "",
         LEGEND,
         "",
+        *([LOCAL, ""] if asked.averaging == "local" else []),
         *_markdown_table(
             ["fault", "what is done"], [[k, MEANINGS[k]] for k in MEANINGS if k in kinds]
         ),
