@@ -95,7 +95,7 @@ def chaos(
     averaging
         every-step; or local: rounds of steps of each volunteer's own. Their losses depend on who
         shared a round, so with one stage each run is compared with its own rounds, made again in
-        one process.
+        one process, which takes some more minutes.
     minutes
         Measured time of each of the two runs; 5 unless --quick.
     every

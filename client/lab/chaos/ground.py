@@ -5,6 +5,7 @@ that two runs would differ by more than the order of sums. In local rounds losse
 those of one process, whose sums are exact, too.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 from client.cli.commands.create import sign, write_swarm_file
@@ -19,6 +20,8 @@ from protocol.manifest import Manifest
 STEPS = 10_000
 CHECKPOINT_EVERY = 5
 MODEL = ModelChoices(layers=4, width=64, heads=4, context=64)
+LOCAL_MODEL = replace(MODEL, width=32)
+"""One process makes its rounds again; Muon's matrices would take it longer than the run."""
 INNER_STEPS = 8
 """Of each replica in a local round, if they share it evenly."""
 OPTIMIZER = OptimizerChoices(lr=1e-3, warmup_steps=10, decay_steps=STEPS)
@@ -61,7 +64,9 @@ class Ground:
             boundary_codec="fp32",
             averaging_codec="fp32",
         )
-        model = ModelChoices(layers=stages, width=32, heads=2, context=16) if small else MODEL
+        model = LOCAL_MODEL if local else MODEL
+        if small:
+            model = ModelChoices(layers=stages, width=32, heads=2, context=16)
         self.data = folder / DATA
         founding = found_lab(folder, self._signer.peer, choices, model, OPTIMIZER)
         self.manifest: Manifest = founding.manifest

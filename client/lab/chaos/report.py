@@ -1,5 +1,6 @@
 """The report of a pair of runs, as data (``chaos.json``) and as Markdown (``chaos.md``). Pure."""
 
+import math
 import statistics
 from collections.abc import Sequence
 
@@ -68,8 +69,8 @@ class Report(Struct, frozen=True, kw_only=True):
     """Local rounds in one stage: how much higher, relative, the losses of the last quarter are than
     those of the same rounds made again without faults, on the mean (I4)."""
     loss_spread: float | None
-    """The largest such difference, of one step, in the run without faults: it is of the order in
-    which each replica counted."""
+    """Such differences of single steps in the run without faults, root mean square: they are of the
+    order in which each replica counted."""
     tokens: int
     reference_tokens: int
     goodput: float | None
@@ -89,7 +90,7 @@ def make_report(settings: Settings, seen: Seen, paired: Seen, per_step: int) -> 
     compared, gap = loss_gap(progress, reference)
     late, usual = late_gaps(seen), late_gaps(paired)
     higher = statistics.fmean(late) if late and usual else None
-    spread = max(map(abs, usual)) if late and usual else None
+    spread = math.sqrt(statistics.fmean(x * x for x in usual)) if late and usual else None
     tokens, reference_tokens = trained(seen), trained(paired)
     share = tokens / reference_tokens if reference_tokens else None
     missing = missing_share(seen)
@@ -161,6 +162,12 @@ LEGEND = (
     "or leased again, or none was under way; then it is until the stage closed its next step. A "
     "replica more restores redundancy and holds nobody up as long as the stage has another one."
 )
+LOCAL = (
+    "In local rounds few volunteers take more steps each, so that losses fall sooner. So each run "
+    "is held against its own rounds, made again in one process and shared as they were: the "
+    "mean of the last quarter with faults, the root mean square of single steps without, which the "
+    "order of counting explains."
+)
 HEAD = ("#", "fault", "stage", "step", "RTO", "next step", "one more", "lost steps")
 
 
@@ -206,7 +213,7 @@ def _losses(report: Report) -> list[tuple[str, str]]:
     if report.settings.averaging != "local":
         return [("loss at equal step (I4)", equal)]
     higher, spread = _relative(report.loss_higher, "+"), _relative(report.loss_spread)
-    again = f"{higher} relative at the end; {spread} at most without faults"
+    again = f"{higher} relative at the end; a step without faults {spread}"
     return [("loss at equal step", equal), ("loss of the same rounds (I4)", again)]
 
 
@@ -229,9 +236,9 @@ def markdown(report: Report) -> str:
     lines = [
         "# Chaos",
         "",
-        f"{asked.volunteers} volunteers in {asked.stages} stages as processes on one machine of "
-        f"{asked.cores} cores (load {asked.load:g} at the end), each computing "
-        f"{asked.compute_share} % of the time; {asked.seconds:g} s, a fault every "
+        f"{asked.volunteers} volunteers in {asked.stages} stages, averaging {asked.averaging}, as "
+        f"processes on one machine of {asked.cores} cores (load {asked.load:g} at the end), "
+        f"each computing {asked.compute_share} % of the time; {asked.seconds:g} s, a fault every "
         f"{asked.every_s:g} s, seed {asked.seed}; against a run of the same manifest without "
         "faults. Written by `volunteer chaos`.",
         "",
@@ -245,6 +252,7 @@ def markdown(report: Report) -> str:
         "",
         LEGEND,
         "",
+        *([LOCAL, ""] if asked.averaging == "local" else []),
         *_markdown_table(
             ["fault", "what is done"], [[k, MEANINGS[k]] for k in MEANINGS if k in kinds]
         ),
