@@ -110,6 +110,7 @@ class Punching:
                     raise RemoteProtocolError("punch-unasked", type(now).__name__, penalty=20)
                 await self._meet(connection, own, place, first=True)
         finally:
+            stream.reset()
             self._serving -= 1
 
     async def _begin(self, connection: Connection) -> None:

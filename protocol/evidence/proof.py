@@ -69,6 +69,6 @@ def check(certificate: Certificate, swarm: SwarmId) -> Verdict:
 
 
 def _words_of(proof: Proof) -> str:
-    """Say what a proof shows: ``Qx3f7A signed two different adverts with one number``."""
+    """Say what a proof shows: ``Qx3f7A signed two different plans with one number``."""
     who = short(proof.first.signer)
     return f"{who} signed two different {proof.first.kind}s with one number"

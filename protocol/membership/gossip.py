@@ -148,12 +148,12 @@ class Gossip:
         if not self._takes("answers", sender, DIGEST_COST_BYTES, now):
             return []
         theirs = {(entry.kind, entry.key): entry for entry in message.entries}
-        lacking = [
-            held.envelope
-            for held in self._store.part(part, parts)
-            if held.signer != sender
-            and (held.slot not in theirs or held.order > _order(theirs[held.slot]))
-        ]
+        lacking = []
+        for held in self._store.part(part, parts):
+            known = theirs.get(held.slot)
+            # who has said something since it began anew has to speak over what it said before
+            if held.order > _order(known) if known is not None else held.signer != sender:
+                lacking.append(held.envelope)
         answer: list[Records | RecordDigest] = [*split_records(lacking)]
         behind = any(self._store.order(slot) < _order(entry) for slot, entry in theirs.items())
         if message.want_reply and behind:

@@ -27,7 +27,6 @@ from tests.support.protocol_examples import (
     peer,
     posting,
     record,
-    signer,
 )
 
 NEW = {peer(9)}
@@ -186,15 +185,16 @@ def test_a_digest_is_no_lever_for_traffic() -> None:
 
 
 def test_an_earlier_run_of_ours_is_spoken_over() -> None:
-    late = Membership(peer(0), SWARM, 4)
-    seq = int((WALL + 900) * 1000)
+    """Its clock was ahead, so that the others would not take what we say now."""
+    world = World(3)
+    seq = int((world.wall + 900) * 1000)
     old = record(0, body=ADVERTS.encode(advert(seats=4)), seq=seq)
-    late.describe(advert(), 0.0)
-    late.link_up(peer(1), 0.0)
-    late.receive(peer(1), Records([old]), 0.0, WALL)
-    [publish] = [e for e in late.tick(6.0, WALL + 6) if isinstance(e, Publish)]
-    late.publish(publish, signer(0), 6.0, WALL + 6)
-    assert late.records.order((ADVERT, peer(0)))[0] == seq + 1
+    world.members[peer(1)].records.offer(old, peer(0), world.wall)
+    world.advertise()
+    world.link_ring()
+    world.run(20)
+    numbers = [m.records.order((ADVERT, peer(0)))[0] for m in world.members.values()]
+    assert numbers == [seq + 1] * 3
 
 
 def test_everybody_hears_every_author_of_a_stage() -> None:
