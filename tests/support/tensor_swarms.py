@@ -15,7 +15,7 @@ from client.lab.reference import TrainingPlan, WireContext, train_reference
 from client.lab.simulate.tensors import SWARM, TensorSwarm
 from client.lab.simulate.training import TrainingWorld
 from model_zoo.datasets.build import build
-from model_zoo.datasets.mix import Choice, mix
+from model_zoo.datasets.mix import mix
 from model_zoo.specs.architecture import Experts, Lora
 from model_zoo.specs.codec import AveragingCodec, Codec
 from model_zoo.specs.data import DataSpec
@@ -90,7 +90,7 @@ def write_mixed_conversations(folder: Path) -> DataSpec:
     lines = ({"prompt": f"hi {n}!", "completion": "good day" * (n % 2 + 1)} for n in range(12))
     rows.write_text("\n".join(map(json.dumps, lines)))
     build([rows], folder / "greetings", context=16)
-    choices = [Choice(folder / "sums", Fraction(1)), Choice(folder / "greetings", Fraction(2))]
+    choices = [(folder / "sums", Fraction(1)), (folder / "greetings", Fraction(2))]
     return mix(choices, folder / "text").index.spec
 
 

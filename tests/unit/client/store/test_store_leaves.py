@@ -14,7 +14,7 @@ from client.store.texts import TextStore, is_founders, keep_folder
 from model_zoo.datasets.build import build
 from model_zoo.datasets.corpus import Corpus
 from model_zoo.datasets.folder import open_folder
-from model_zoo.datasets.mix import Choice, mix
+from model_zoo.datasets.mix import mix
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.merkle import (
     DIGEST_BYTES,
@@ -158,7 +158,7 @@ def test_of_a_mixture_the_worker_reads_the_leaves_that_are_planned(
     book = tmp_path / "small.txt"
     book.write_text("".join(f"{n} is a number\n" for n in range(20_000)))
     build([book], tmp_path / "small")
-    choices = [Choice(folder, Fraction(3)), Choice(tmp_path / "small", Fraction(1))]
+    choices = [(folder, Fraction(3)), (tmp_path / "small", Fraction(1))]
     made = mix(choices, tmp_path / "mixed")
     spec, whole = made.index.spec, DataFolder(made.path, made.index.spec)
     cache = LeafCache(tmp_path / "cache", spec, 10 * LEAF_BYTES)

@@ -12,7 +12,7 @@ import trio
 from client.store.leaves import LeafCache
 from client.train.transfer.leaf_supply import MOST_AHEAD, LeafSupply
 from model_zoo.datasets.build import build
-from model_zoo.datasets.mix import Choice, mix
+from model_zoo.datasets.mix import mix
 from model_zoo.specs.merkle import LEAF_BYTES, leaf_count
 from protocol.pace import LOST_S
 from tests.support.train_swarm import ADVERT, Volunteer, open_swarm
@@ -38,7 +38,7 @@ def mixed(tokens: Path) -> Path:
     small = tokens.parent / "small.txt"
     small.write_text("".join(f"{n} jumps over the lazy dog\n" for n in range(9000)))
     build([small], tokens.parent / "small")
-    choices = [Choice(tokens, Fraction(2)), Choice(tokens.parent / "small", Fraction(1))]
+    choices = [(tokens, Fraction(2)), (tokens.parent / "small", Fraction(1))]
     made = mix(choices, tokens.parent / "mixed")
     assert leaf_count(made.index.spec.size_bytes) > LEAVES
     return made.path
