@@ -87,7 +87,7 @@ class Probed(Reply, frozen=True, kw_only=True):
 
 
 class Failed(Reply, frozen=True, kw_only=True):
-    """The request changed nothing. `part` is the offending payload's place, if it was one."""
+    """Why nothing was done. `part` is the offending payload's place, if it was one."""
 
     kind: FailureKind
     message: str

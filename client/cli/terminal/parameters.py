@@ -9,12 +9,16 @@ from cyclopts import Parameter, Token
 from client.quantities import parse_duration
 
 
+class Time(float):
+    """Seconds; help shows the name of the class as what is to be written."""
+
+
 def _seconds(_: object, given: Sequence[Token]) -> float:
     return parse_duration(given[0].value)
 
 
-Duration = Annotated[float | None, Parameter(converter=_seconds)]
-"""Seconds, written as 2h or 1h30m."""
+Duration = Annotated[Time | None, Parameter(converter=_seconds)]
+"""Written as 2h or 1h30m."""
 AsJson = Annotated[bool, Parameter(help="Print JSON.")]
 KnownSwarm = Annotated[
     str | None,

@@ -43,6 +43,8 @@ def retrace(runs: Sequence[Rounds]) -> list[dict[int, float]]:
 
 def losses(run: Rounds) -> dict[int, float]:
     """Make the rounds of a run again; return the losses by step."""
+    if not run.shares:
+        return {}
     plan = replace(training_plan(run.manifest), steps=len(run.shares))
     counted = _by_replica(run.shares, plan.microbatches_per_step)
     rng = random.Random(plan.seed)

@@ -13,8 +13,9 @@ import trio
 from client.cli import screen
 from client.cli.diagnosis.checks_outside import check_node
 from client.cli.reach import running
-from client.cli.reach.home import find_home
+from client.cli.reach.home import Home, find_home
 from client.cli.serving import foreground as serving
+from client.cli.serving.background import Handover
 from client.control.snapshot import Snapshot
 from client.errors import ExitCode
 from client.store.last_run import FILE_NAME, LastRun, RunRecord
@@ -93,11 +94,15 @@ def test_who_watches_a_node_end_is_told_why(home: Path, capsys: pytest.CaptureFi
 # --- what a node writes --------------------------------------------------------------------------
 
 
+def _serve(home: Home) -> int:
+    member = Address("ip4", "127.0.0.1", 1, DEAD_PEER)
+    return serving.serve(home, Handover(swarm=str(member), resolved=home.resolved), quiet=False)
+
+
 def test_a_node_that_fails_leaves_its_reason(home: Path) -> None:
     found = find_home({"listen_host": "127.0.0.1", "dial_timeout_s": 0.5})
-    target = Address("ip4", "127.0.0.1", 1, DEAD_PEER)
     with pytest.raises(BaseExceptionGroup):
-        serving.serve(found, found.settings, target, None)
+        _serve(found)
     record = RunRecord(found.folders.data)
     ending = record.ending()
     assert ending.exit_code == ExitCode.UNREACHABLE
@@ -121,15 +126,15 @@ def test_an_interrupt_is_no_internal_error(
     monkeypatch.setattr(trio, "run", fail)
     found = find_home()
     with pytest.raises(type(error)):
-        serving.serve(found, found.settings, Address("ip4", "127.0.0.1", 1, DEAD_PEER), None)
+        _serve(found)
     ending = RunRecord(found.folders.data).ending()
     assert (ending.exit_code, words in ending.reason) == (code, True)
 
 
 def test_a_node_that_has_left_says_so(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trio, "run", lambda *_, **_how: ExitCode.OK)
-    found, target = find_home(), Address("ip4", "127.0.0.1", 1, DEAD_PEER)
-    assert serving.serve(found, found.settings, target, None) == ExitCode.OK
+    found = find_home()
+    assert _serve(found) == ExitCode.OK
     ending = RunRecord(found.folders.data).ending()
     assert (ending.failed, ending.reason) == (False, "it drained and left the swarm")
 

@@ -37,6 +37,7 @@ def test_rounds_are_shared_as_they_were(ground: Ground) -> None:
     assert shared[1] > alone[1], "fewer steps each"
     assert again(some | rest, some, one) == shared, "one that died counted what nobody says"
     assert again(some, one, one)[:1] == shared[:1]
+    assert again() == [], "a swarm that never closed a round has a report, too"
 
 
 def test_who_missed_a_round_comes_back_as_a_newcomer(ground: Ground) -> None:
