@@ -13,8 +13,10 @@ from client.lab.founding import trusting
 from client.plan.model import Machine
 from client.store.checkpoints import CheckpointFolder
 from client.store.texts import TextStore
+from model_zoo.export import export_hf
+from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.slices import slices
-from model_zoo.stages import build_stage
+from model_zoo.stages import build_stage, build_whole
 from protocol.address import Address
 from protocol.invite import SwarmFile
 from protocol.wire.envelope import Signer
@@ -55,6 +57,19 @@ def little_swarm(text: Path, name: str = "little", stages: int = 2) -> SwarmFile
     shape = {"layers": 2, "width": 32, "heads": 2, "context": 16}
     founding = founded(name=name, data=str(text), stages=stages, **shape)
     return sign(founding.manifest, SIGNER, (Address("ip4", "127.0.0.1", 4001, SIGNER.peer),))
+
+
+def llama_folder(folder: Path) -> Path:
+    """Write a model as transformers saves it."""
+    spec = ModelSpec("llama", 2, 32, 2, 2, 48, context=16)
+    return export_hf(spec, build_whole(spec, 5).state_dict(), folder)
+
+
+def lora_swarm(source: Path, text: Path, store: TextStore) -> SwarmFile:
+    """Found a swarm that trains adapters of a model that is saved."""
+    run = {"name": "lora", "source": source, "data": str(text), "stages": 2}
+    manifest = founded(store, lora=4, lora_targets="all", **run).manifest
+    return sign(manifest, SIGNER, (Address("ip4", "127.0.0.1", 4001, SIGNER.peer),))
 
 
 def write_checkpoints(

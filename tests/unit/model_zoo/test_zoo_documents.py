@@ -11,6 +11,7 @@ from model_zoo.models.documents import documents_of
 from model_zoo.specs.architecture import Experts
 from model_zoo.specs.model import ModelSpec
 from model_zoo.stages import Stage, build_whole, summed_loss
+from tests.support.small_models import SPECS
 
 CPU = torch.device("cpu")
 CLOSE = 1e-6
@@ -20,11 +21,10 @@ LENGTHS = [[5, 3, 8], [16], [1, 1, 3, 3, 7, 1], [4, 4, 4, 4]]
 WINDOW = ModelSpec("mistral", 4, 32, 4, 2, 48, context=16, window=4)
 
 
-@pytest.fixture(params=[False, True], ids=["", "window"])
-def shape(spec: ModelSpec, request: pytest.FixtureRequest) -> ModelSpec:
+@pytest.fixture(params=[*SPECS.values(), WINDOW], ids=[*SPECS, "window"])
+def shape(request: pytest.FixtureRequest) -> ModelSpec:
     """Every family; the balance loss of experts is of whole sequences, so it is left out."""
-    if request.param:
-        return WINDOW
+    spec: ModelSpec = request.param
     if not isinstance(spec.experts, Experts):
         return spec
     return msgspec.structs.replace(spec, experts=msgspec.structs.replace(spec.experts, balance=0.0))

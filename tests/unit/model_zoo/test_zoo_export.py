@@ -1,8 +1,7 @@
 """Exported files: transformers loads the model that was exported."""
 
 import re
-import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from model_zoo.specs.architecture import Lora
 from model_zoo.specs.model import ModelSpec
 from model_zoo.stages import build_whole
 from model_zoo.tokenizers.bpe import byte_tokenizer
+from tests.support.full_disk import files_of_at_most
 
 
 def test_a_partial_state_is_refused_and_nothing_written(spec: ModelSpec, tmp_path: Path) -> None:
@@ -23,15 +23,6 @@ def test_a_partial_state_is_refused_and_nothing_written(spec: ModelSpec, tmp_pat
     with pytest.raises(ValueError, match=re.escape(missing)):
         export_hf(spec, state, tmp_path)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.fixture
-def full_disk() -> Iterator[None]:
-    """Files of more than some kilobytes cannot be written: a configuration can, weights cannot."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def whole(seed: int, out: Path) -> None:
@@ -55,17 +46,18 @@ def gguf(seed: int, out: Path) -> None:
 
 @pytest.mark.parametrize("export", [whole, adapters, gguf])
 def test_on_a_full_disk_nothing_changes(
-    export: Callable[[int, Path], None], tmp_path: Path, request: pytest.FixtureRequest
+    export: Callable[[int, Path], None], tmp_path: Path
 ) -> None:
+    """A configuration could be written, weights could not."""
     old = tmp_path / "old"
     export(0, old)
     before = {path.name: path.read_bytes() for path in old.iterdir()}
-    request.getfixturevalue("full_disk")
-    with pytest.raises(OSError):
-        export(1, old)
+    with files_of_at_most(4096):
+        with pytest.raises(OSError):
+            export(1, old)
+        with pytest.raises(OSError):
+            export(1, tmp_path / "a" / "b")
     assert {path.name: path.read_bytes() for path in old.iterdir()} == before
-    with pytest.raises(OSError):
-        export(1, tmp_path / "a" / "b")
     assert not (tmp_path / "a").exists()
 
 

@@ -12,6 +12,7 @@ from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.stages import build_whole, load_whole
 from model_zoo.threads import limited_threads
 from tests.support.sampling import generate
+from tests.support.small_models import SPECS
 
 SPEC = ModelSpec("llama", 2, 32, 4, 2, 64, context=24)
 
@@ -24,7 +25,9 @@ def test_a_trained_model_continues_its_text(corpus: Corpus) -> None:
     assert text == "fox jumps over the lazy dog. t"
 
 
-def test_loss_falls(spec: ModelSpec, corpus: Corpus) -> None:
+@pytest.mark.parametrize("name", ["gpt", "llama", "mixtral"])
+def test_loss_falls(name: str, corpus: Corpus) -> None:
+    spec = SPECS[name]
     seen: list[tuple[int, float]] = []
     optimizer = OptimizerSpec(3e-3, 3e-4, warmup_steps=5, decay_steps=40, beta2=0.95, clip=0.5)
     plan = TrainingPlan(spec, (2, 2), optimizer, 11, 40, 2, 3)

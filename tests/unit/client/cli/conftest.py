@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.support.cli_process import Volunteer, Within
+from tests.support.cli_process import Within
 from tests.support.saved_swarms import WORDS
 
 
@@ -17,16 +17,10 @@ def _one_thread() -> None:
 
 
 @pytest.fixture
-def volunteer(tmp_path: Path) -> Volunteer:
-    """The command line of a volunteer whose home is empty."""
-    return Volunteer(tmp_path / "home")
-
-
-@pytest.fixture
 def within(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Within:
-    """The same command line, run in this process."""
+    """The command line of a volunteer whose home is empty, run in this process."""
     monkeypatch.setenv("VOLUNTEER_HOME", str(tmp_path / "home"))
     return Within(capsys)
 

@@ -17,7 +17,7 @@ from client.control.sockets import socket_path
 from client.errors import UserError
 from client.store.paths import make_private, runtime_folder
 from model_zoo.specs.packages import MissingPackage
-from tests.support.cli_process import Terminal, Volunteer, Within, apart
+from tests.support.cli_process import Terminal, Within, apart
 
 SWARM_ID = "ab" * 32
 PEER = "12D3KooWQVJeEspFqUfxUYGgL7GTpevs1mT5aLgaFYv7TSjBuRer"
@@ -38,9 +38,10 @@ def test_bytes_on_stdin_that_are_no_text_are_refused(
     assert "it is not text" in within.ends(2, "join", "--swarm", "-").stderr
 
 
-def test_what_the_locale_cannot_show_is_no_fault_of_the_program(volunteer: Volunteer) -> None:
+def test_what_the_locale_cannot_show_is_no_fault_of_the_program(tmp_path: Path) -> None:
     named = {"PYTHONIOENCODING": "latin-1", "VOLUNTEER_NICKNAME": "Анна"}
-    done = volunteer("config", "show", **named)
+    command = (sys.executable, "-m", "client.cli.main", "config", "show")
+    done = apart(*command, VOLUNTEER_HOME=str(tmp_path), **named)
     assert done.returncode == 0, done.stderr
     assert r"\u0410\u043d\u043d\u0430" in done.stdout
 

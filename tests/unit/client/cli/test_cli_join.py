@@ -1,6 +1,5 @@
 """``join`` and ``attach``: consent, the background, and what is shown."""
 
-import errno
 import io
 import json
 import os
@@ -30,8 +29,9 @@ from client.store.persisted import Persisted
 from client.store.swarms import SwarmStore
 from protocol.ids import SwarmId
 from protocol.invite import SwarmFile
-from tests.support.cli_process import REPOSITORY, Terminal, Volunteer, Within
+from tests.support.cli_process import REPOSITORY, Terminal, Within
 from tests.support.control_fakes import example_snapshot
+from tests.support.full_disk import full
 from tests.support.saved_swarms import little_swarm
 
 INVITE = f"volunteer:{'ab' * 32}?peer=/ip4/127.0.0.1/tcp/9/p2p/{{peer}}"
@@ -118,9 +118,6 @@ def test_who_agrees_on_a_full_disk_may_begin(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     monkeypatch.setattr(Persisted, "save", full)
     monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
     assert consent.agrees(tmp_path / "data", Settings(), swarm)
@@ -315,6 +312,8 @@ def test_a_start_is_watched_until_it_takes_part(
     assert started.now_s == at_s
 
 
-def test_the_swarm_may_be_in_the_environment(volunteer: Volunteer) -> None:
-    done = volunteer("join", "--headless", VOLUNTEER_SWARM="volunteer:zz")
-    assert (done.returncode, "64 hex" in done.stderr) == (2, True)
+def test_the_swarm_may_be_in_the_environment(
+    within: Within, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VOLUNTEER_SWARM", "volunteer:zz")
+    assert "64 hex" in within.ends(2, "join", "--headless").stderr

@@ -12,6 +12,7 @@ import pytest
 from client.cli import command_line
 from client.errors import OF_THE_MACHINE, ExitCode
 from tests.support.cli_process import Within, apart
+from tests.support.full_disk import full
 
 
 @pytest.fixture
@@ -88,8 +89,7 @@ def test_what_the_machine_refuses_is_no_fault_of_the_program(
 class Full(io.StringIO):
     """An output on a full disk."""
 
-    def write(self, text: str) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    write = full
 
 
 def test_an_output_that_is_full_is_named(

@@ -9,20 +9,24 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from client.cli.commands.create import sign, write_swarm_file
+from client.cli.commands.create import write_swarm_file
 from client.cli.models.model_source import load_newest, needed_model
 from client.cli.terminal.output import printable
 from client.errors import ExitCode, UserError
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
 from client.store.texts import TextStore
-from model_zoo.export import export_hf
-from model_zoo.specs.model import ModelSpec
 from model_zoo.stages import build_whole
 from protocol.address import Address
 from protocol.invite import SwarmFile
 from tests.support.cli_process import Within
-from tests.support.saved_swarms import SIGNER, founded, little_swarm, write_checkpoints
+from tests.support.saved_swarms import (
+    SIGNER,
+    little_swarm,
+    llama_folder,
+    lora_swarm,
+    write_checkpoints,
+)
 
 
 @pytest.fixture
@@ -197,18 +201,13 @@ class TestGguf:
 class TestAdapters:
     """A swarm that trains adapters: what is saved of it, with and without the frozen weights."""
 
-    SPEC = ModelSpec("llama", 2, 32, 2, 2, 48, context=16)
-
     @pytest.fixture
     def base(self, tmp_path: Path) -> Path:
-        return export_hf(self.SPEC, build_whole(self.SPEC, 5).state_dict(), tmp_path / "base")
+        return llama_folder(tmp_path / "base")
 
     @pytest.fixture
     def swarm(self, book: Path, base: Path, tmp_path: Path) -> SwarmFile:
-        store = TextStore(home_folders(tmp_path / "home").texts)
-        run = {"name": "lora", "source": base, "data": str(book), "stages": 2}
-        manifest = founded(store, lora=4, lora_targets="all", **run).manifest
-        return sign(manifest, SIGNER, (Address("ip4", "127.0.0.1", 4001, SIGNER.peer),))
+        return lora_swarm(base, book, TextStore(home_folders(tmp_path / "home").texts))
 
     def exported(self, within: Within, tmp_path: Path, *flags: str) -> Path:
         out = tmp_path / "out"

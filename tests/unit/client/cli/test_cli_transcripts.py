@@ -46,10 +46,6 @@ from client.store.persisted import Persisted
 from client.store.records import KeptContributions, KeptEvidence
 from client.store.swarms import SwarmStore
 from client.store.texts import TextStore
-from model_zoo.export import export_hf
-from model_zoo.specs.model import ModelSpec
-from model_zoo.stages import build_whole
-from protocol.address import Address
 from protocol.amendments.amendment import sign_amendment
 from protocol.amendments.book import Amendments, KeptAmendments
 from protocol.amendments.changes import Changes
@@ -64,7 +60,14 @@ from tests.support.cli_process import Terminal, Within
 from tests.support.control_fakes import FakeProvider, example_invite, example_snapshot
 from tests.support.nodes import node_of
 from tests.support.protocol_examples import manifest, peer, proof_of, signer
-from tests.support.saved_swarms import SIGNER, WORDS, founded, little_swarm, write_checkpoints
+from tests.support.saved_swarms import (
+    SIGNER,
+    WORDS,
+    little_swarm,
+    llama_folder,
+    lora_swarm,
+    write_checkpoints,
+)
 
 FOLDER = Path(__file__).parent / "transcripts"
 NOW = 1e9
@@ -247,15 +250,10 @@ def known(home: Path) -> Iterator[None]:
     yield
 
 
-def _base(home: Path) -> Path:
-    spec = ModelSpec("llama", 2, 32, 2, 2, 48, context=16)
-    return export_hf(spec, build_whole(spec, 5).state_dict(), home / "base")
-
-
 @contextmanager
 def imports(home: Path) -> Iterator[None]:
     """A folder as transformers saves it, and one that is none."""
-    _base(home)
+    llama_folder(home / "base")
     _text(home)
     (home / "empty").mkdir()
     yield
@@ -267,9 +265,7 @@ def adapters(home: Path) -> Iterator[None]:
     pytest.importorskip("gguf", reason="needs the extra volunteer[gguf]")
     folders = home_folders(home)
     make_private(folders.data)
-    run = {"name": "lora", "source": _base(home), "data": str(_text(home)), "stages": 2}
-    found = founded(TextStore(folders.texts), lora=4, lora_targets="all", **run)
-    swarm = sign(found.manifest, SIGNER, (Address("ip4", "127.0.0.1", 4001, SIGNER.peer),))
+    swarm = lora_swarm(llama_folder(home / "base"), _text(home), TextStore(folders.texts))
     SwarmStore(folders.swarms).remember(swarm)
     write_checkpoints(swarm, folders.of(swarm.swarm, Kept.CHECKPOINTS), 5, [0, 1])
     yield

@@ -2,8 +2,6 @@
 
 import errno
 import os
-import resource
-import signal
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,20 +19,8 @@ from client.store.swarms import MAX_OF_ONE, SwarmStore
 from protocol.address import Address
 from protocol.ids import SwarmId
 from protocol.invite import MAX_PEERS, SwarmFile
+from tests.support.full_disk import files_of_at_most
 from tests.support.protocol_examples import manifest, peer, signer
-
-
-@pytest.fixture
-def files_of_at_most_64_kib() -> Iterator[None]:
-    """Let the kernel refuse longer files with EFBIG, as a full disk would refuse with ENOSPC."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (64 * 1024, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, handler)
 
 
 def test_a_file_is_replaced_with_its_mode(tmp_path: Path) -> None:
@@ -46,11 +32,10 @@ def test_a_file_is_replaced_with_its_mode(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
 
 
-@pytest.mark.usefixtures("files_of_at_most_64_kib")
 def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "file"
     write_atomic(path, b"old")
-    with pytest.raises(OSError, match="large"):
+    with files_of_at_most(64 * 1024), pytest.raises(OSError, match="large"):
         write_atomic(path, b"x" * 200_000)
 
     def write_half() -> None:

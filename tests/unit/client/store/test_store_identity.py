@@ -13,6 +13,7 @@ from client.store.identity import KEY_FILE, ensure_identity, load_identity
 from client.store.lock import identity_lock, lock_holder
 from protocol.wire.envelope import Signer
 from tests.support.cli_process import LOCK, living
+from tests.support.full_disk import full
 
 
 def test_an_identity_is_made_once_and_kept(tmp_path: Path) -> None:
@@ -83,10 +84,6 @@ def test_a_process_that_loses_the_race_takes_the_winners_key(
     monkeypatch.setattr(os, "link", lambda *_: None)
     with pytest.raises(UserError, match="vanished"):
         ensure_identity(tmp_path)
-
-
-def full(*_: object) -> None:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_a_full_disk_leaves_no_half_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
 """The record of how a home's newest run ended."""
 
-import errno
 import os
 import time
 from pathlib import Path
@@ -13,6 +12,7 @@ from client.store import last_run
 from client.store.last_run import FILE_NAME, LastRun, RunRecord
 from client.store.lock import identity_lock
 from tests.support.cli_process import living
+from tests.support.full_disk import full
 
 SLEEPER = """
 import sys, time
@@ -134,9 +134,6 @@ def test_a_name_of_a_stranger_is_not_made_part_of_a_command(tmp_path: Path) -> N
 def test_on_a_full_disk_a_node_starts_and_its_end_is_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     record, another = RunRecord(tmp_path), RunRecord(tmp_path / "none")
     record.begin("ab" * 32, "mine")
     monkeypatch.setattr(last_run, "write_atomic", full)

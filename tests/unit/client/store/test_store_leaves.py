@@ -26,6 +26,7 @@ from model_zoo.specs.merkle import (
 )
 from model_zoo.specs.shards import LEAVES, SHARD_BYTES, shard_name, shard_sizes
 from model_zoo.specs.windows import leaves_of
+from tests.support.full_disk import full
 
 COUNT = 6
 ROOM = 3 * (LEAF_BYTES + 3 * DIGEST_BYTES)
@@ -140,11 +141,8 @@ def test_a_cache_is_found_again_and_proven_anew(
 def test_a_full_disk_leaves_no_half_leaf(
     folder: Path, data: DataSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     cache = LeafCache(tmp_path / "cache", data, ROOM)
-    monkeypatch.setattr("os.replace", refuse)
+    monkeypatch.setattr("os.replace", full)
     with pytest.raises(OSError, match="No space"):
         cache.keep(0, proven(folder, data)[0], [])
     assert cache.empty

@@ -20,7 +20,7 @@ class Measures:
         self.reply = Probed(
             device=device,
             identity="H100, driver 550, torch 2.9",
-            peaks={"fp32": 4e9, "bf16": 1e9},
+            peaks={"fp32": 4e9, "bf16": 8e9},
             memory_total_bytes=1,
             memory_available_bytes=1,
             platform=device,
@@ -40,8 +40,10 @@ async def test_what_was_measured_is_kept(device: str, tmp_path: Path) -> None:
     worker = Measures(device)
     found = await measured(worker, tmp_path)
     assert found == worker.reply
-    assert found.peak_flops("bf16") == 1e9
-    assert found.peak_flops("auto") == 4e9  # no card that is faster in bf16
+    assert (found.peak_flops("fp32"), found.peak_flops("bf16")) == (4e9, 8e9)
+    assert found.peak_flops("auto") == (8e9 if device == "cuda" else 4e9), "a card takes the faster"
+    slow = msgspec.structs.replace(found, peaks={"fp32": 4e9, "bf16": 1e9})
+    assert slow.peak_flops("auto") == 4e9
     again = await measured(worker, tmp_path)
     assert (again, worker.measured) == (found, 1)
     worker.reply = msgspec.structs.replace(worker.reply, memory_available_bytes=5)
@@ -53,7 +55,7 @@ async def test_what_was_measured_is_kept(device: str, tmp_path: Path) -> None:
 async def test_a_disk_that_does_not_keep_it_stops_nobody(tmp_path: Path) -> None:
     no_folder = tmp_path / "file"
     no_folder.write_bytes(b"")
-    assert (await measured(Measures("cpu"), no_folder)).peaks == {"fp32": 4e9, "bf16": 1e9}
+    assert (await measured(Measures("cpu"), no_folder)).peaks == {"fp32": 4e9, "bf16": 8e9}
 
 
 async def test_another_machine_is_measured_again(tmp_path: Path) -> None:

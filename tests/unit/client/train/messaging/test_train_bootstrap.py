@@ -28,6 +28,7 @@ from protocol.invite import MAX_PEERS, Invite, SwarmFile, Target
 from protocol.manifest import swarm_id
 from protocol.membership.roster import Roster
 from protocol.wire.messages import Goodbye, Hello, Message, RecordDigest
+from tests.support.full_disk import full
 from tests.support.memory_network import open_memory_hub
 from tests.support.protocol_examples import advert, manifest, peer, signer
 
@@ -197,9 +198,6 @@ def test_a_disk_that_refuses_a_new_swarm_ends_the_start_and_a_known_one_is_a_war
     store: SwarmStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remember, said = store.remember, list[Event]()
-
-    def full(_: SwarmFile) -> None:
-        raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(store, "remember", full)
     with pytest.raises(UserError, match=r"cannot write the swarm to .*: No space left"):

@@ -1,7 +1,5 @@
 """Leaving in order: nobody has anything to recover, and the last state lies on the disk."""
 
-import errno
-import os
 import shutil
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -16,6 +14,7 @@ from client.train.recovery.buddies import Buddies
 from client.train.stage.held_stages import FINISH_S
 from client.train.stage.saver import StateSaver
 from protocol.recovery.stored import Copy, Lineage, Stored
+from tests.support.full_disk import full
 from tests.support.train_swarm import Volunteer, open_swarm
 
 
@@ -136,7 +135,7 @@ class Disk:
 
     def _replaced(self, path: Path, **more: Any) -> AbstractContextManager[BinaryIO]:
         if self.full:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            full()
         return self._replacing(path, **more)
 
 

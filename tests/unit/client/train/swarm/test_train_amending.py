@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from client.store.persisted import SET_ASIDE
 from client.train.swarm.amending import Amending
 from protocol import limits
 from protocol.amendments.amendment import Amendment, digest_of, sign_amendment
@@ -73,16 +72,6 @@ def test_of_two_with_one_number_the_owner_is_told_what_counts(tmp_path: Path) ->
 def test_they_outlive_the_process(tmp_path: Path) -> None:
     Desk(tmp_path / "a").amending.publish(signed(1))
     assert Desk(tmp_path / "a").amending.book.steps == 200
-
-
-def test_a_damaged_file_is_set_aside(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    path.write_bytes(b"nonsense")
-    desk = Desk(path)
-    assert desk.amending.book.steps == 100
-    assert [one.level for one in desk.told()] == ["warning"]
-    assert path.with_name(path.name + SET_ASIDE).exists()
-    assert not path.exists()
 
 
 # --- real engines ----------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """A volunteer signs what decides a round, and never against itself, over its processes, too."""
 
-import errno
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import trio
 from msgspec.structs import replace
 
 from client.lab.simulate.electing import sight
-from client.store.marks import Kept, MarksFile
+from client.store.marks import MarksFile
 from client.train.swarm.notary import LEFT_OUT, Notary
 from protocol.decree.decree import PROMISE, READY, VOTE, agreed, digest_of, encode_ballot
 from protocol.evidence.heard import Heard
@@ -18,6 +17,7 @@ from protocol.membership.contacts import DEAD_AFTER_S
 from protocol.wire.messages import Commit, Message, Plan, Propose, Ready, Vote
 from protocol.wire.parts import Ballot, Decree, PlanMember, Promise
 from protocol.wire.statement import Statement, encode_statement
+from tests.support.full_disk import full
 from tests.support.protocol_examples import SWARM, peer, signer
 from tests.support.recording_ports import RecordingPorts
 from tests.support.train_swarm import TestSwarm
@@ -95,9 +95,6 @@ def test_marks_that_could_not_be_written_are_known_to_be_old(
     """The disk was full: the next process of the same boot must not go by what is left."""
     first, told = notary(tmp_path / "marks")
     first.signed(PLAN)
-
-    def full(_file: MarksFile, _kept: Kept) -> None:
-        raise OSError(errno.ENOSPC, "no space left")
 
     with monkeypatch.context() as patch:
         patch.setattr(MarksFile, "write", full)

@@ -21,7 +21,6 @@ from client.train.machine.capacity import (
 from client.train.machine.line_meter import LineMeter
 from client.train.swarm.own_advert import OwnAdvert
 from client.train.workers.opening import usable_memory_bytes
-from model_zoo.specs.precision import Compute, Precision
 from protocol.ids import Stage
 from protocol.limits import MAX_ADDRESSES
 from tests.support.recording_ports import RecordingPorts
@@ -170,25 +169,6 @@ def test_a_line_is_a_households_until_it_was_measured() -> None:
     assert line_rates(Line(fast, 1.0, fast, 1.0), settings) == (1e6, fast)
     settings.download_limit_bytes_per_s = 4 * fast
     assert line_rates(Line(fast, 1.0, fast, 1.0), settings) == (1e6, fast), "a limit adds nothing"
-
-
-PEAKS: dict[Precision, float] = {"fp32": 4e9, "bf16": 8e9}
-
-
-@pytest.mark.parametrize(
-    ("on_gpu", "compute", "flops"),
-    [
-        (True, "fp32", 4e9),
-        (True, "bf16", 8e9),
-        (True, "auto", 8e9),
-        (False, "auto", 4e9),
-    ],
-)
-def test_the_speed_that_is_claimed_is_that_in_the_runs_type_of_numbers(
-    on_gpu: bool, compute: Compute, flops: float
-) -> None:
-    measured = Probed(peaks=PEAKS, platform="cuda" if on_gpu else "cpu")
-    assert measured.peak_flops(compute) == flops
 
 
 def test_no_more_is_claimed_than_is_lent(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from client.train.transfer.state_size import (
 from model_zoo.specs.slices import stage_parameters
 from protocol.audit.commitment import contents
 from protocol.ids import PeerId
-from protocol.limits import CHUNK_BYTES, MAX_MICROBATCHES_PER_STEP, MAX_PAYLOAD_BYTES, MAX_SEGMENTS
+from protocol.limits import CHUNK_BYTES, MAX_MICROBATCHES_PER_STEP, MAX_PAYLOAD_BYTES
 from protocol.manifest import Manifest
 from protocol.rounds.shards import segmented, shard_bounds
 from protocol.wire.messages import ChunkRequest
@@ -221,7 +221,6 @@ def test_half_of_what_is_in_transit_holds_a_round_of_the_largest_stage() -> None
 
 def test_a_small_run_takes_no_large_frames() -> None:
     assert largest_payload(manifest(32, 1)) < MAX_PAYLOAD_BYTES // 16
-    assert MAX_SEGMENTS > 1
 
 
 def test_the_list_of_an_audit_fits_of_a_step_of_many_microbatches() -> None:

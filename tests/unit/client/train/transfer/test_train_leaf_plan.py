@@ -1,6 +1,5 @@
 """Who offers training data, and which leaves the first stage wants, and when."""
 
-import errno
 import threading
 from functools import partial
 from pathlib import Path
@@ -29,6 +28,7 @@ from protocol.ids import PeerId, Stage
 from protocol.manifest import Manifest
 from protocol.transfer.leaves import LeafEffect, LeafFetch, StoreChunk
 from protocol.wire.messages import Chunk, ChunkRequest
+from tests.support.full_disk import full
 from tests.support.protocol_examples import manifest, peer
 from tests.support.recording_ports import RecordingPorts
 
@@ -174,9 +174,6 @@ def test_what_tasks_need_is_kept_and_what_they_wait_for_wanted_first(
 def test_a_disk_that_takes_none_rests_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     plan = Plan(tmp_path)
     wanted = plan.at(0)
     monkeypatch.setattr(LeafCache, "keep", full)
