@@ -50,7 +50,7 @@ class TestManySeeds:
         assert tally.versions > 5 * len(SEEDS), "training goes on meanwhile"
 
 
-@pytest.mark.parametrize("seed", usual(2, HASHED_LATER))
+@pytest.mark.parametrize("seed", usual(1, HASHED_LATER))
 def test_nor_where_versions_are_hashed_beside_the_next_step(seed: int) -> None:
     world, violation = run_once(drawn(seed, hashes_later=True))
     assert not violation
