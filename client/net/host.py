@@ -78,7 +78,8 @@ class Connection:
         self.relay = None if way is None else way.relay
         """The peer that passes the connection on; None: it is direct."""
         stream = channel.stream
-        self.host_by_relay = stream.host_by_relay
+        self.host_by_relay = ""
+        """Where the relay sees the other end, a number; empty: it has not said so."""
         self.ip, self.own_host, self.ports = stream.remote_host, stream.own_host, stream.ports
         """See `ByteStream`."""
         self.number = next(_numbers)

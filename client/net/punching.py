@@ -80,6 +80,8 @@ class Punching:
         while not connection.ended.is_set():
             if self._links.is_admitted(peer):
                 await self._links.dial_beside(peer)
+                if self.own:
+                    await self._ask_relay(connection)
                 if self.own and connection.dialled:
                     await self._begin(connection)
             with trio.move_on_after(pause_s) as waiting:
@@ -88,9 +90,10 @@ class Punching:
 
     async def serve(self, connection: Connection, stream: YamuxStream, place: Punch) -> None:
         """Take part in the try of a peer, which has named its place."""
-        lock, own = self._links.dialling(connection.peer), self._own_seen_by(connection)
         if connection.relay is None or connection.dialled:
             raise RemoteProtocolError("punch-unasked", penalty=20)
+        await self._ask_relay(connection)
+        lock, own = self._links.dialling(connection.peer), self._own_seen_by(connection)
         code = self._objection(connection, place, own)
         admitted = self._links.is_admitted(connection.peer)
         if not admitted or lock.locked() or self._serving >= MOST:
@@ -117,7 +120,6 @@ class Punching:
         async with self._links.dialling(connection.peer):
             if self._links.direct(connection.peer) is not None:
                 return
-            await self._ask_relay(connection)
             try:
                 for _ in range(TRIES):
                     if await self._try(connection):
@@ -161,8 +163,7 @@ class Punching:
             stream.reset()
 
     async def _ask_relay(self, connection: Connection) -> None:
-        """Ask the relay where it sees the peer, if it has not said so: when we asked for the
-        circuit, it may not have known yet that we are a member."""
+        """Ask the relay where it sees the peer, if it has not said so: it tells members alone."""
         relay = None if connection.relay is None else self._links.direct(connection.relay)
         if connection.host_by_relay or relay is None:
             return

@@ -23,8 +23,6 @@ class ByteStream(trio.abc.AsyncResource):
     remote_host: str = ""
     """The address of the other end, a number, by which connections are counted and penalised;
     empty where it is not known."""
-    host_by_relay: str = ""
-    """The address of the other end, a number, as a relay says; empty: none says so."""
     own_host: str = ""
     """The address of our end, a number; empty where there is no such thing."""
     ports: tuple[int, int] = (0, 0)

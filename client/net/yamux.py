@@ -496,7 +496,7 @@ class YamuxStream(ByteStream):
 
     def reset(self) -> None:
         """End the stream at once, in both directions."""
-        if not self._reset:
+        if not self.done:
             self._session.reply(self._frame(WINDOW_UPDATE, RST, 0))
             self.on_reset()
 

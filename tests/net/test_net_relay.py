@@ -243,7 +243,7 @@ async def test_a_slow_reader_stops_its_sender_and_fills_no_memory(networks: Netw
         await a.connect(relay.addresses[0])
         connection = a.direct(relay.peer_id)
         stream, answer = await ask(connection, Connect(b.peer_id))
-        assert answer == Status("ok", "127.0.0.1")
+        assert answer == Status("ok")
         sent = 0
         with trio.move_on_after(3):
             while True:

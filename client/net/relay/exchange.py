@@ -20,6 +20,7 @@ from protocol.ids import PeerId
 from protocol.relay.messages import (
     MAX_RELAY_MESSAGE_BYTES,
     RelayMessage,
+    Status,
     decode_relay_message,
     encode_relay_message,
 )
@@ -134,6 +135,19 @@ async def answered(
         links.penalise(connection.peer, error.penalty, error.reason)
     except FAILURES:
         pass
+    return None
+
+
+async def agreed(
+    links: Links, connection: Connection | None, message: RelayMessage
+) -> YamuxStream | None:
+    """Ask; return the stream, which stays open, if the other side agrees."""
+    if (found := await answered(links, connection, message)) is None:
+        return None
+    stream, answer = found
+    if answer == Status("ok"):
+        return stream
+    stream.reset()
     return None
 
 
