@@ -165,15 +165,9 @@ class ConnectionLimiter:
     def trust(
         self, proven: Collection[PeerId] | None, guests: int, ips: Iterable[str], now: float
     ) -> None:
-        """All others than these peers are guests from now on; those too many for their number of
-        places leave once they had time to begin to work.
-
-        Args:
-            proven: peers that work has proven; None: nobody is a guest.
-            guests: places of guests.
-            ips: addresses at which proven peers are linked with us.
-            now: monotonic seconds.
-        """
+        """All others than the proven peers are guests from now on (None: nobody is); those too many
+        for their number of places leave once they had time to begin to work. At ``ips`` proven
+        peers are linked with us."""
         for ip in ips:
             self._friends.pop(machine_of(ip), None)
             self._friends[machine_of(ip)] = None
@@ -185,7 +179,6 @@ class ConnectionLimiter:
         _evict_down_to(stayed, len(stayed) - max(0, len(there) - guests))
 
     def leave(self, inbound: InboundConnection) -> None:
-        """A connection has ended."""
         del self._inbound[inbound]
         self._by_machine[inbound.machine] -= 1
         if not self._by_machine[inbound.machine]:

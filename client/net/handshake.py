@@ -99,16 +99,8 @@ async def handshake(
 
 
 async def request_protocol(stream: GuardedStream, protocol: str, then: bytes = b"") -> None:
-    """Ask the other side for a protocol on this stream, in one round trip.
-
-    Args:
-        stream: fresh.
-        protocol: the only one that is asked for.
-        then: sent along; whoever agrees reads it next.
-
-    Raises:
-        HandshakeFailed: it refuses.
-    """
+    """Ask the other side for a protocol on a fresh stream, in one round trip; ``then`` is sent
+    along, and whoever agrees reads it next. Raises HandshakeFailed if it refuses."""
     try:
         await stream.write(_request(protocol) + then)
     except Exception as error:

@@ -109,11 +109,9 @@ class Connection:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether the peer does not answer, and was not heard since."""
         return self._doubted_at == self.bytes_in
 
     def doubt(self) -> None:
-        """Note that the peer does not answer."""
         self._doubted_at = self.bytes_in
 
     def close(self, reason: str) -> None:
@@ -172,11 +170,8 @@ class Host:
         limits: HostLimits,
         bound: Sequence[Address],
     ) -> None:
-        self._identity = identity
-        self._handler = handler
-        self._nursery = nursery
-        self._limits = limits
-        self.bound = bound
+        self._identity, self._handler, self._nursery = identity, handler, nursery
+        self._limits, self.bound = limits, bound
         """Where we listen."""
         self.is_member: Callable[[PeerId], bool] = lambda _peer: True
         """Tells which peers are members; their connections have places apart from strangers'."""
@@ -204,17 +199,13 @@ class Host:
 
     @property
     def peer_id(self) -> PeerId:
-        """Our peer id."""
         return self._identity.peer
 
     async def connect(
         self, targets: Sequence[Destination], may_call: Callable[[Destination], bool] | None = None
     ) -> Connection:
         """Dial a peer at its addresses, as `racing` says; the handler then runs in the host.
-
-        Args:
-            targets: addresses of one peer, the first to be tried first.
-            may_call: asked when an address is about to be tried; its host is a number.
+        ``may_call`` is asked when one is about to be tried; its host is a number.
 
         Raises:
             NotCalled: no address may be called.
@@ -395,7 +386,6 @@ async def open_host(
         listen: where, as `Tcp.listen` takes it.
         handler: called with every authenticated connection; it has to ``run`` it, and the
             connection is closed when it returns.
-        limits: bounds on connections.
 
     Raises:
         PortInUse, ListenError, AddressError: cannot listen there.

@@ -4,7 +4,7 @@ A link delivers in order within a lane while it is up. When it goes down, messag
 lost, and a few may be lost when two simultaneous connections are merged.
 
 State: the links by peer, the wanted peers with their addresses, scores of misbehaviour, and the
-queue of events. Nobody outside `client/net` sees a connection or a stream.
+queue of events.
 """
 
 import math
@@ -122,15 +122,11 @@ class Libp2pNetwork:
         self._most_waiting = MOST_WAITING_BYTES
         self._host: Host  # set by open_network: host and network refer to each other
         self.passing: PassingOn  # set by open_network, as the next one
-        """Relays for others."""
         self.reaching: Reaching
-        """Reaches others through relays."""
         self.reached = False
         """Whether a member has dialled us from the internet, in the network where we are now."""
         self.watch = Connectivity(self)
-        """Notices when our way to the others changes."""
         self.punching = Punching(self)
-        """Replaces relayed connections by direct ones."""
         self._links: dict[PeerId, Link] = {}
         self._wanted: dict[PeerId, tuple[str, ...]] = {}
         self._named = frozenset[str]()
@@ -152,7 +148,6 @@ class Libp2pNetwork:
 
     @property
     def peer_id(self) -> PeerId:
-        """Our peer id."""
         return self._host.peer_id
 
     @property
@@ -191,11 +186,8 @@ class Libp2pNetwork:
         self.reaching.renew()
 
     def post(self, peer: PeerId, message: Message, payload: bytes = b"") -> bool:
-        """Queue ``message`` with its ``payload`` for ``peer`` without blocking; without a link it
-        is dropped. Where too much waits for all, the peer for which most waits loses its link.
-
-        Returns:
-            whether it is queued.
+        """Queue a message without blocking; return whether there is a link to take it. Where too
+        much waits for all, the peer for which most waits loses its link.
 
         Raises:
             LocalProtocolError: no peer would accept it.
@@ -349,16 +341,15 @@ class Libp2pNetwork:
             self._has_changed(peer)
 
     def is_admitted(self, peer: PeerId) -> bool:
-        """Whether a peer is linked and admitted. See `Links`."""
         link = self._links.get(peer)
         return link is not None and link.admitted.is_set()
 
     def dialling(self, peer: PeerId) -> trio.Lock:
-        """Return what is held while a peer is dialled. See `Links`."""
+        """Return what is held while a peer is dialled."""
         return self._dials.setdefault(peer, trio.Lock())
 
     async def meet(self, target: Destination, own_port: int, *, first: bool) -> None:
-        """Dial a peer that dials us, and let the link move. See `Links`."""
+        """Dial a peer that dials us, and let the link move; raises DialError."""
         self._expect_move(target.peer)
         await self._host.meet(target, own_port, first=first)
 
@@ -367,11 +358,8 @@ class Libp2pNetwork:
             link.moving()
 
     async def probe(self, peer: PeerId, port: int) -> bool | None:
-        """Ask a linked peer to dial us at the address at which it sees us, from a fresh port.
-
-        Returns whether we have proved our identity there. None: it would not dial, or does not
-        answer, or there is no such link.
-        """
+        """Ask a peer to dial us at the address at which it sees us, from a fresh port; return
+        whether we have proved our identity there, None: it would not dial, or does not answer."""
         connection = self.direct(peer)
         if connection is None:
             return None
@@ -430,7 +418,6 @@ class Libp2pNetwork:
         self._host.limiter.trust(proven, guests, ips, trio.current_time())
 
     def limit(self, rates: Rates) -> None:
-        """Send and receive no faster than this from now on."""
         self._common.pacing.limit(rates)
 
     def is_member(self, peer: PeerId) -> bool:
@@ -438,7 +425,7 @@ class Libp2pNetwork:
         return self._hello_s is None or peer in self._members
 
     def direct(self, peer: PeerId) -> Connection | None:
-        """Return the connection of a link that works without a relay. See `Links`."""
+        """Return the connection of a link that works without a relay."""
         connection = self._connection(peer)
         return None if connection is None or connection.relay is not None else connection
 
@@ -446,9 +433,10 @@ class Libp2pNetwork:
         link = self._links.get(peer)
         return link.connection if link is not None and link.works else None
 
-    def relayed(self) -> frozenset[PeerId]:
-        """Return the peers whose link goes through a relay."""
-        return frozenset(peer for peer, one in self.working().items() if one.relay is not None)
+    def relays(self) -> dict[PeerId, PeerId]:
+        """Return the relay of each link that goes through one, by peer."""
+        relays = {peer: one.relay for peer, one in self.working().items()}
+        return {peer: relay for peer, relay in relays.items() if relay is not None}
 
     def serve_circuit(self, stream: ByteStream, relay: PeerId, asker: PeerId) -> None:
         """Take an inbound connection that a relay passes on; it outlives the relay's stream."""
@@ -477,23 +465,18 @@ class Libp2pNetwork:
             link.close(f"expelled: {reason}")
 
     def statistics(self) -> NetworkStatistics:
-        """Return the counters as they are now."""
         carriers = (carrier for link in self._links.values() for carrier in link.carriers)
         moved = sum(map(_moved, carriers), self._ended)
-        working, failures = self.working(), self.punching.refused.items()
+        failures = self.punching.refused.items()
         unmet = Counter({f"punching: {reason}": number for reason, number in failures})
-        trips = {peer: one.session.rtt_s for peer, one in working.items()}
         return NetworkStatistics(
             **moved,
             refused=dict(self._refused + self._host.refused + unmet),
             peers=tuple(link.peer for link in self._links.values() if link.works),
-            relays={peer: one.relay for peer, one in working.items() if one.relay is not None},
-            punched=tuple(peer for peer, one in working.items() if one.punched),
-            rtt_s={peer: trip_s for peer, trip_s in trips.items() if trip_s is not None},
         )
 
     def change_of(self, peer: PeerId) -> trio.lowlevel.ParkingLot:
-        """Return where to wait for a change of a peer's link or addresses. See `Links`."""
+        """Return where to wait for a change of a peer's link or addresses, or of our places."""
         return self._changed.setdefault(peer, trio.lowlevel.ParkingLot())
 
     def _has_changed(self, peer: PeerId) -> None:
@@ -505,7 +488,6 @@ class Libp2pNetwork:
         return link is not None and link.works
 
     def _is_sure(self, peer: PeerId) -> bool:
-        """Whether a link is up and, as far as we know, works."""
         return self._is_up(peer) and not self._links[peer].in_doubt
 
     async def _serve(self, connection: Connection) -> None:
@@ -605,11 +587,9 @@ class Libp2pNetwork:
         await self.events.put(inbound, lambda: self._links.get(link.peer) is link)
 
     async def _before_admission(self, link: Link, message: Message) -> bool:
-        """Let a few greetings pass; other messages wait until the peer is admitted.
-
-        Returns whether to take the message: what comes before a greeting was meant for an earlier
-        link, whose end the peer had not heard of yet.
-        """
+        """Let a few greetings pass; other messages wait until the peer is admitted. Return whether
+        to take it: what comes before a greeting was meant for an earlier link, whose end the peer
+        had not heard of yet."""
         if isinstance(message, GREETINGS):
             link.greetings += 1
             if link.greetings > MAX_GREETINGS:
@@ -644,8 +624,7 @@ class Libp2pNetwork:
                     backoff_s = min(2 * backoff_s, BACKOFF_MOST_S)
 
     async def dial_beside(self, peer: PeerId) -> None:
-        """Dial a wanted peer beside a relayed connection, which the new one then takes over from.
-        See `Links`."""
+        """Dial a wanted peer beside a relayed connection, from which the new one takes over."""
         found = (await self._resolved(self._wanted.get(peer, ()))).values()
         now = trio.current_time()
         addresses = [one for one in found if one.relay is None and self._calls.may_call(one, now)]
@@ -699,17 +678,8 @@ async def open_network(
     limits: HostLimits = HostLimits(),  # noqa: B008  (frozen)
     rates: Rates = Rates(),  # noqa: B008
 ) -> AsyncIterator[Libp2pNetwork]:
-    """Open the network of one identity; every link ends with the block.
-
-    Args:
-        seed: 32 bytes of the Ed25519 identity.
-        listen: where to listen, as for `open_host`.
-        limits: bounds on connections.
-        rates: the owner's limits of bandwidth.
-
-    Raises:
-        PortInUse, ListenError, AddressError: cannot listen there.
-    """
+    """Open the network of one identity; every link ends with the block. ``seed`` and ``listen`` are
+    those of `open_host`, and so is what it raises."""
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:
         network = Libp2pNetwork(nursery, rates, limits.hello_s)

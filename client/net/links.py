@@ -64,8 +64,6 @@ RETIRE_S = 5.0
 """Seconds without progress after which a retired carrier is given up."""
 HAND_OVER_S = 1.0
 """Longest wait of the first write for the end of the previous connection, to keep the order."""
-READ_BYTES = 256 * 1024
-"""Most bytes that are taken from a lane, and paced, at a time."""
 WRITE_BYTES = 256 * 1024
 """Small frames are joined up to this size into one write."""
 
@@ -146,7 +144,6 @@ class Link:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether the peer does not answer, and was not heard since."""
         return self._active is not None and self._active.connection.in_doubt
 
     @property
@@ -221,7 +218,6 @@ class Link:
         return True
 
     def close(self, reason: str) -> None:
-        """End every connection of this link."""
         for carrier in self.carriers:
             carrier.connection.close(reason)
 
@@ -369,7 +365,7 @@ class Carrier:
         try:
             if name != "control":
                 await self._link.admitted.wait()
-            stream.let_window_grow(self._window_bytes(name))
+            stream.let_window_grow(WINDOW_BYTES[name])
             await self._read_frames(name, stream)
         finally:
             self._lanes_reading.discard(name)
@@ -378,17 +374,12 @@ class Carrier:
             self.retire("closed by the peer")
         self._changed.unpark_all()
 
-    def _window_bytes(self, name: str) -> int:
-        usual = WINDOW_BYTES[name]
-        return usual if name == "control" else self._common.pacing.download.window_bytes(usual)
-
     async def _read_frames(self, name: str, stream: YamuxStream) -> None:
         decoder = FrameDecoder(partial(_parse, name), self._limit_of)
-        pacer = self._common.pacing.download
-        most = READ_BYTES if pacer.rate_bytes_per_s else None
+        pace = self._common.pacing.download.lanes[name]
         with self._common.unfinished.lane(self._evict) as arrival:
-            while data := await arrival.receive_some(stream, most):
-                await pacer.lanes[name](len(data))
+            while data := await arrival.receive_some(stream):
+                await pace(len(data))
                 frames = decoder.receive_data(data)
                 arrival.took(len(data), completed=bool(frames), held_bytes=decoder.held_bytes)
                 for frame in frames:

@@ -71,7 +71,6 @@ class Rendezvous:
         self._came = defaultdict[str, list[socket.socket]](list)
 
     async def accept(self, host: str) -> trio.SocketStream:
-        """Wait for a connection from a host."""
         self._awaited[host] += 1
         try:
             while True:
@@ -83,14 +82,12 @@ class Rendezvous:
             self._awaited[host] -= 1
 
     def close(self) -> None:
-        """Listen no more."""
         self._socket.close()
         for left in self._came.values():
             while left:
                 left.pop().close()
 
     def _look(self) -> None:
-        """Take who has come."""
         with suppress(OSError):  # nobody, or it has gone again, or we have no descriptor left
             while True:
                 accepted, remote = self._socket.accept()

@@ -157,5 +157,4 @@ class SecureChannel(ByteStream):
         return messages
 
     async def aclose(self) -> None:
-        """Close the connection at once."""
         await trio.aclose_forcefully(self.stream)

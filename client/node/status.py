@@ -47,15 +47,7 @@ def take_snapshot(
     stopping: bool,
     paused: PauseView | None = None,
 ) -> Snapshot:
-    """Return a snapshot of the node.
-
-    Args:
-        engine: membership, matching and network.
-        held_stages: the stages it holds.
-        started: monotonic seconds of its start.
-        stopping: whether it drains.
-        paused: the owner's pause or a limit, if any.
-    """
+    """Return a snapshot of a node that was started at these monotonic seconds."""
     manifest = engine.manifest
     state, reason = _state(engine, held_stages, stopping, paused)
     workers, stages = _workers(held_stages), _stages(engine)
@@ -239,7 +231,6 @@ def _waits_for(engine: Engine) -> str:
 
 
 def _seats(engine: Engine, held_stages: HeldStages) -> list[SeatView]:
-    """Return every stage of ours."""
     me, view, now = engine.signer.peer, held_stages.view, engine.now()
     seats = []
     for stage, held in held_stages.held.items():
@@ -281,19 +272,20 @@ def _stages(engine: Engine) -> list[StageView]:
 
 
 def _peers(engine: Engine) -> list[PeerView]:
-    network = engine.network.statistics()
+    working = engine.network.working()
     views = []
     for member in engine.membership.roster.members():
         if member.peer == engine.signer.peer:
             continue
-        state = "connected" if member.linked else "known"
-        seconds = network.rtt_s.get(member.peer)
-        milliseconds = None if seconds is None else 1000 * seconds
-        relay = network.relays.get(member.peer, "")
-        punched = member.peer in network.punched
+        link = working.get(member.peer)
+        rtt_s = None if link is None else link.session.rtt_s
         views.append(
             PeerView(
-                peer=member.peer, state=state, rtt_ms=milliseconds, relay=relay, punched=punched
+                peer=member.peer,
+                state="connected" if member.linked else "known",
+                rtt_ms=None if rtt_s is None else 1000 * rtt_s,
+                relay="" if link is None else link.relay or "",
+                punched=link is not None and link.punched,
             )
         )
     return views

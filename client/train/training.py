@@ -42,8 +42,6 @@ class Training:
         """What has to be done before the swarm is entered, in words."""
         self._engine.held_stages, held_stages.pause = held_stages, self._pause
 
-    # --- running -----------------------------------------------------------------------------
-
     async def run(self) -> None:
         """Train whenever the node may, until cancelled."""
         checkpoints = self.held_stages.checkpoints
@@ -162,8 +160,6 @@ class Training:
             UserError: it is too little for any stage.
         """
         return bytes_to_advertise(self._engine.manifest, self.held_stages.devices())
-
-    # --- parts -------------------------------------------------------------------------------
 
     def _pause(self, why: UserError) -> None:
         if isinstance(why, NoRoom):

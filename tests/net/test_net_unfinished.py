@@ -34,7 +34,6 @@ class Lane:
             trip_s=0.1,
             budget=Room(0),
             reply=lambda frame: None,
-            measure_trip=lambda: None,
         )
         self.stream = YamuxStream(cast(YamuxSession, session), 1)
         self.deliver_takes_s = 0.0

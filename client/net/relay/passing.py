@@ -34,13 +34,7 @@ STALL_S: Final = 30.0
 
 
 class PassingOn:
-    """See the module's docstring.
-
-    Args:
-        links: the links of this network.
-        nursery: ends with the network.
-        pacing: of all that we send.
-    """
+    """See the module's docstring; the nursery ends with the network."""
 
     def __init__(self, links: Links, nursery: trio.Nursery, pacing: Pacing) -> None:
         self._links = links
@@ -137,13 +131,7 @@ class PassingOn:
         nursery.cancel_scope.cancel()
 
     async def _pass_on(self, source: YamuxStream, to: YamuxStream, sender: Sender) -> None:
-        """Pass on what one side sends until it sends no more.
-
-        Args:
-            source: read from.
-            to: written to.
-            sender: whose share the bytes come out of.
-        """
+        """Pass on what one side sends until it sends no more, out of the share of ``sender``."""
         holding = Holding(self._room, trio.current_time())
         try:
             while data := await source.receive_held(MAX_PIECE_BYTES):

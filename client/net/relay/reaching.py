@@ -63,12 +63,7 @@ class _Reservation:
 
 
 class Reaching:
-    """See the module's docstring.
-
-    Args:
-        links: the links of this network.
-        nursery: ends with the network.
-    """
+    """See the module's docstring; the nursery ends with the network."""
 
     def __init__(self, links: Links, nursery: trio.Nursery) -> None:
         self._links, self._nursery = links, nursery

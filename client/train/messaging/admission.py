@@ -62,7 +62,6 @@ class Vouching:
         return answer
 
     def link_up(self, peer: PeerId) -> None:
-        """Tell a new link who was expelled."""
         self._tell(peer, self.register.expulsions)
 
     def vouched(self, chain: Sequence[Envelope]) -> None:
@@ -118,12 +117,8 @@ class Vouching:
         self._out(answer.reason if known else f"the swarm refuses us: {reason}")
 
     def draw_ticket(self, secret: bytes, uses: int, life_s: float = TICKET_LIFE_S) -> Ticket:
-        """Return a ticket for a new invite of ours, with 32 random bytes, a number of members, and
-        the seconds within which it lets them in.
-
-        Raises:
-            LocalProtocolError: we may not invite.
-        """
+        """Return a ticket for a new invite of ours, with 32 random bytes; raises
+        LocalProtocolError: we may not invite."""
         ticket = self.register.draw_ticket(secret, uses, self._ports.wall(), life_s)
         self._save()
         return ticket

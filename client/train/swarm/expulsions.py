@@ -59,7 +59,6 @@ class Expulsions:
             self._perform([verdict])
 
     def link_up(self, peer: PeerId) -> None:
-        """Send a new link the proofs."""
         self._ports.perform(*self._proofs.link_up(peer))
 
     def stated(self, author: PeerId, message: Decisive) -> None:
