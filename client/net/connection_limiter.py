@@ -131,10 +131,7 @@ class ConnectionLimiter:
 
     def arrive(self, inbound: InboundConnection, now: float) -> float:
         """Let a connection in, perhaps in place of another; return the seconds it must wait first.
-
-        Raises:
-            Refusal: it is not let in, which costs nobody a turn or a place, and little time.
-        """
+        Raises Refusal: it is not let in, which costs nobody a turn or a place, and little time."""
         self._check(inbound)
         wait_s = self._take_turns(self._turns_of(inbound), now)
         self._make_room(inbound)
@@ -144,11 +141,8 @@ class ConnectionLimiter:
 
     def recognise(self, inbound: InboundConnection, peer: PeerId, now: float) -> float:
         """Note the proven identity; return the seconds that its link must wait: none for a member,
-        unless it is a guest.
-
-        Raises:
-            Refusal: too many strangers come, or there is no place for another guest.
-        """
+        unless it is a guest. Raises Refusal: too many strangers come, or there is no place for
+        another guest."""
         if not self._is_guest(peer):
             inbound.peer, inbound.since = peer, now
             stranger = self._is_stranger(inbound)
@@ -214,11 +208,8 @@ class ConnectionLimiter:
     def _room_for_guest(
         self, inbound: InboundConnection, peer: PeerId, there: list[InboundConnection], now: float
     ) -> list[InboundConnection]:
-        """Return the guests of which one must leave for another one; none: there is room.
-
-        Raises:
-            Refusal: none of them has to.
-        """
+        """Return the guests of which one must leave for another one; none: there is room. Raises
+        Refusal: none of them has to."""
         staying = [other for other in there if not other.leaving]
         if len(staying) < self._guests or any(other.peer == peer for other in staying):
             return []

@@ -67,9 +67,9 @@ class _Known:
 class _Change:
     words: str
     began: float
-    before: dict[PeerId, tuple[int, int]]
-    """Who was linked: the connection's number, and its answers. Bytes are none: they may have been
-    under way before."""
+    before: dict[PeerId, tuple[Connection, int]]
+    """Who was linked: the connection, and its answers. Bytes are none: they may have been under way
+    before."""
     again_at: float
     again_s: float = HEARD_S
     answered: set[PeerId] = field(default_factory=set)
@@ -95,8 +95,8 @@ class Connectivity:
         self.explain: Callable[[Explain], None] = lambda _: None
         self._surroundings: Surroundings | None = None
         self._known: dict[PeerId, _Known] = {}
-        self._lost: dict[PeerId, tuple[float, int]] = {}
-        """Direct links that have ended lately, come back or not: when, and the old number."""
+        self._lost: dict[PeerId, tuple[float, Connection]] = {}
+        """Direct links that have ended lately, come back or not, and when."""
         self._ticked: float | None = None
         self._change: _Change | None = None
         self._last, self._last_at = "", -math.inf
@@ -168,7 +168,7 @@ class Connectivity:
     def _note_end(self, known: _Known, now: float) -> None:
         one = known.connection  # a younger one may only have been one of two dialled at once
         if one.relay is None and now >= known.since + HEARD_S and len(self._lost) < MAX_LOST:
-            self._lost.setdefault(one.peer, (now, one.number))
+            self._lost.setdefault(one.peer, (now, one))
 
     def _judge(self, now: float) -> None:
         """Ask who is silent, doubt who does not answer, and end what is silent for long."""
@@ -212,8 +212,8 @@ class Connectivity:
         """Begin a change, or go on with another reason, and ask everybody who is not doubted or
         cut off."""
         there = {peer: known.connection for peer, known in self._known.items()}
-        before = {peer: (one.number, one.session.answers) for peer, one in there.items()}
-        before |= {peer: (number, 0) for peer, (_, number) in self._lost.items()}
+        before = {peer: (one, one.session.answers) for peer, one in there.items()}
+        before |= {peer: (one, 0) for peer, (_, one) in self._lost.items()}
         self._lost.clear()
         if (under_way := self._change) is not None:
             before = under_way.before | before
@@ -245,8 +245,8 @@ class Connectivity:
 
     def _note_answers(self, change: _Change, now: float) -> None:
         for peer, known in self._known.items():
-            number, answers = change.before.get(peer, (0, 0))
-            returned = known.connection.number != number
+            before, answers = change.before.get(peer, (None, 0))
+            returned = known.connection is not before
             if not returned and known.connection.session.answers == answers:
                 continue
             change.first_at = min(change.first_at, now)

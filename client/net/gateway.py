@@ -99,11 +99,8 @@ def default_gateway() -> str | None:
 
 
 async def ask(way: Way, own_port: int, outer_port: int, lease_s: int) -> Mapped:
-    """Ask for a mapping of the router's port to ours; a hole is for our own port.
-
-    Raises:
-        MappingRefused: the router says no, or nobody answers.
-    """
+    """Ask for a mapping of the router's port to ours; a hole is for our own port. Raises
+    MappingRefused: the router says no, or nobody answers."""
     if way == "upnp":
         host = await _upnp("map", outer_port, own_port, lease_s)
         return Mapped(host, outer_port, lease_s)
@@ -175,11 +172,8 @@ def read_mapping(data: bytes, own_port: int) -> Mapped:
 
 
 async def _upnp(*words: object) -> str:
-    """Return what the process of ``upnp`` answers, which ends in time.
-
-    Raises:
-        MappingRefused: the router says no, or nobody answers.
-    """
+    """Return what the process of ``upnp`` answers, which ends in time. Raises MappingRefused: the
+    router says no, or nobody answers."""
     command = [sys.executable, "-m", UPNP, str(UPNP_S), *map(str, words)]
     try:
         done = await trio.run_process(

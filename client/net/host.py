@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import count
 from typing import Any
 
 import trio
@@ -50,7 +49,6 @@ MEET_S = 2.5
 DRAIN_S = 1.0
 """Seconds after the end of the connection to read data that arrived before."""
 _log = logging.getLogger(__name__)
-_numbers = count(1)
 
 
 class Connection:
@@ -82,8 +80,6 @@ class Connection:
         """Where the relay sees the other end, a number; empty: it has not said so."""
         self.ip, self.own_host, self.ports = stream.remote_host, stream.own_host, stream.ports
         """See `ByteStream`."""
-        self.number = next(_numbers)
-        """Another one for each connection of this process."""
         self.session = YamuxSession(channel, dialler=dialled)
         self._channel = channel
         self._scope = trio.CancelScope()
@@ -170,7 +166,7 @@ class Host:
         limits: HostLimits,
         bound: Sequence[Address],
     ) -> None:
-        self._identity, self._handler, self._nursery = identity, handler, nursery
+        self._identity, self._handler, self.nursery = identity, handler, nursery
         self._limits, self.bound = limits, bound
         """Where we listen."""
         self.is_member: Callable[[PeerId], bool] = lambda _peer: True
@@ -216,7 +212,7 @@ class Host:
             raise DialError(f"{words} is this very peer")
         try:
             with trio.fail_after(self._limits.dial_s):
-                return await self._nursery.start(self._dial, targets, may_call)
+                return await self.nursery.start(self._dial, targets, may_call)
         except trio.TooSlowError:
             raise DialError(f"{words}: no answer within {self._limits.dial_s:.0f} s") from None
 
@@ -282,7 +278,7 @@ class Host:
         Raises:
             DialError: nobody came, or somebody else, or too slow.
         """
-        await self._nursery.start(self._meet, target, own_port, first)
+        await self.nursery.start(self._meet, target, own_port, first)
 
     async def _meet(
         self,

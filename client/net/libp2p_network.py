@@ -105,9 +105,9 @@ RELAY_ASK_S = 10.0
 class Libp2pNetwork:
     """Made by `open_network`. All methods are to be called from one trio thread."""
 
-    def __init__(self, nursery: trio.Nursery, rates: Rates, hello_s: float | None) -> None:
-        self._nursery = nursery
-        self._hello_s = hello_s
+    def __init__(self, host: Host, rates: Rates, hello_s: float | None) -> None:
+        self._host, self._hello_s = host, hello_s
+        host.is_member = self.is_member
         self._members = frozenset[PeerId]()
         self._strangers = Strangers(self.is_member)
         self._common = Common(
@@ -120,9 +120,9 @@ class Libp2pNetwork:
             hello_s=math.inf if hello_s is None else hello_s,
         )
         self._most_waiting = MOST_WAITING_BYTES
-        self._host: Host  # set by open_network: host and network refer to each other
-        self.passing: PassingOn  # set by open_network, as the next one
-        self.reaching: Reaching
+        self.passing = PassingOn(self, host.nursery, self._common.pacing)
+        self.reaching = Reaching(self, host.nursery)
+        host.dial_circuit = self.reaching.dial
         self.reached = False
         """Whether a member has dialled us from the internet, in the network where we are now."""
         self.watch = Connectivity(self)
@@ -133,7 +133,7 @@ class Libp2pNetwork:
         self._keepers: dict[PeerId, trio.CancelScope] = {}
         """Of the tasks that keep a link with each wanted peer."""
         self._dials: WeakValueDictionary[PeerId, trio.Lock] = WeakValueDictionary()
-        self._calls: Calls  # set by open_network: it needs the listening addresses
+        self._calls = Calls(host.chosen_hosts, trio.current_time())
         self._outer_hosts: tuple[str, ...] = ()
         self._penalties = PenaltyBox()
         self._budgets = Budgets()
@@ -145,6 +145,7 @@ class Libp2pNetwork:
         self.events = ByteQueue[NetEvent](_event_size, EVENT_ITEMS, EVENT_BYTES)
         """Network events, in order for each peer and lane; while it is full, reading from peers
         pauses. Links come and go beyond its bounds, as seldom as the limiter lets them."""
+        host.nursery.start_soon(self.watch.run)
 
     @property
     def peer_id(self) -> PeerId:
@@ -187,11 +188,8 @@ class Libp2pNetwork:
 
     def post(self, peer: PeerId, message: Message, payload: bytes = b"") -> bool:
         """Queue a message without blocking; return whether there is a link to take it. Where too
-        much waits for all, the peer for which most waits loses its link.
-
-        Raises:
-            LocalProtocolError: no peer would accept it.
-        """
+        much waits for all, the peer for which most waits loses its link. Raises LocalProtocolError:
+        no peer would accept it."""
         frame, lane = outgoing(message, payload), message.route.lane
         link = self._links.get(peer)
         if link is None or not link.works:
@@ -218,11 +216,8 @@ class Libp2pNetwork:
             await link.sent.park()
 
     async def connect(self, *addresses: str) -> PeerId:
-        """Dial a peer at any of its multiaddrs, one at least, and wait until its link is up.
-
-        Raises:
-            AddressError, DialError: names the attempts and their results.
-        """
+        """Dial a peer at any of its multiaddrs, one at least, and wait until its link is up. Raises
+        AddressError, DialError: names the attempts and their results."""
         return await self._connect(self._in_order(map(parse_destination, addresses)), None)
 
     async def _connect(
@@ -238,7 +233,7 @@ class Libp2pNetwork:
             link = self._links.get(peer)
             if link is not None and link.in_doubt:
                 with trio.CancelScope() as beside:
-                    self._nursery.start_soon(self._cancel_once_heard, link, beside)
+                    self._host.nursery.start_soon(self._cancel_once_heard, link, beside)
                     await self._dial(targets, may_call)
             elif not self._is_up(peer):
                 await self._dial(targets, may_call)
@@ -297,7 +292,7 @@ class Libp2pNetwork:
 
     def _start_keeper(self, peer: PeerId, after_s: float = 0.0) -> None:
         self._keepers[peer] = trio.CancelScope()
-        self._nursery.start_soon(self._keep, peer, self._keepers[peer], after_s)
+        self._host.nursery.start_soon(self._keep, peer, self._keepers[peer], after_s)
 
     def named(self, addresses: Iterable[str]) -> None:
         """Replace the addresses that the user or an earlier session names: while their peers are
@@ -440,7 +435,7 @@ class Libp2pNetwork:
 
     def serve_circuit(self, stream: ByteStream, relay: PeerId, asker: PeerId) -> None:
         """Take an inbound connection that a relay passes on; it outlives the relay's stream."""
-        self._nursery.start_soon(self._host.serve_circuit, stream, relay, asker)
+        self._host.nursery.start_soon(self._host.serve_circuit, stream, relay, asker)
 
     def _admitted(self, connection: Connection) -> None:
         """The peer at the other end is no longer unknown: it may want circuits."""
@@ -528,7 +523,7 @@ class Libp2pNetwork:
         link.attach(carrier)
         self._settle(link)
         if connection.relay is not None:
-            self._nursery.start_soon(self.punching.replace, connection)
+            self._host.nursery.start_soon(self.punching.replace, connection)
         try:
             await connection.run(carrier.run)
         except Exception:
@@ -680,26 +675,13 @@ async def open_network(
 ) -> AsyncIterator[Libp2pNetwork]:
     """Open the network of one identity; every link ends with the block. ``seed`` and ``listen`` are
     those of `open_host`, and so is what it raises."""
-    failure: Exception | None = None
-    async with trio.open_nursery() as nursery:
-        network = Libp2pNetwork(nursery, rates, limits.hello_s)
-        try:
-            async with open_host(seed, listen, network._serve, limits) as host:
-                network._host = host
-                host.is_member = network.is_member
-                network._calls = Calls(host.chosen_hosts, trio.current_time())
-                network.passing = PassingOn(network, nursery, network._common.pacing)
-                network.reaching = Reaching(network, nursery)
-                host.dial_circuit = network.reaching.dial
-                nursery.start_soon(network.watch.run)
-                try:
-                    yield network
-                finally:
-                    nursery.cancel_scope.cancel()
-        except Exception as error:
-            failure = error  # raised below, where no nursery wraps it into a group
-    if failure is not None:
-        raise failure
+
+    async def serve(connection: Connection) -> None:
+        await network._serve(connection)
+
+    async with open_host(seed, listen, serve, limits) as host:
+        network = Libp2pNetwork(host, rates, limits.hello_s)
+        yield network
 
 
 def _moved(carrier: Carrier) -> Counter[str]:

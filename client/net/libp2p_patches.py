@@ -6,15 +6,15 @@ The client uses the library's Noise XX handshake, keys and peer ids. It does not
 listed in `protocol/RATIONALE.md`. This module holds no state.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 import warnings
 from importlib.util import find_spec, module_from_spec
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import trio
+
+from client.net.transport import ByteStream
 
 NOT_RUN: Final = ("libp2p", "libp2p.transport")
 """Packages whose ``__init__`` is left out."""
@@ -47,9 +47,6 @@ _import_quietly()
 
 from libp2p.io.abc import ReadWriteCloser  # noqa: E402
 from libp2p.io.exceptions import IOException  # noqa: E402
-
-if TYPE_CHECKING:
-    from client.net.transport import ByteStream
 
 SECURITY: Final = "/noise"
 """The only security protocol that is offered or accepted; the library offers plaintext, too."""

@@ -23,10 +23,9 @@ State: one outbound queue per lane and the carriers at work; of each, how many l
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from operator import attrgetter
 
 import trio
 
@@ -72,20 +71,19 @@ CROSSING_S = 15.0
 REPLACED = "replaced by another connection"
 
 
-@dataclass(frozen=True, slots=True)
-class Outgoing:
-    """A frame ready to be written."""
+Outgoing = Sequence[Buffer]
+"""A frame ready to be written."""
 
-    buffers: tuple[Buffer, ...]
-    size_bytes: int
+
+def _size_of(frame: Outgoing) -> int:
+    return sum(map(len, frame))
 
 
 def outgoing(message: Message, payload: bytes) -> Outgoing:
     """Encode a message; raises LocalProtocolError when no peer would accept it."""
     if len(payload) > message.route.payload_limit:
         raise LocalProtocolError(f"{type(message).__name__} with {len(payload)} bytes of payload")
-    buffers = encode_frame(encode_message(message), payload)
-    return Outgoing(tuple(buffers), sum(len(buffer) for buffer in buffers))
+    return encode_frame(encode_message(message), payload)
 
 
 Header = Message | RemoteProtocolError
@@ -118,7 +116,7 @@ class Link:
 
     def __init__(self, own: PeerId, peer: PeerId, common: Common) -> None:
         self._own, self.peer, self.common = own, peer, common
-        self.queues = {name: ByteQueue[Outgoing](attrgetter("size_bytes")) for name in LANES}
+        self.queues = {name: ByteQueue[Outgoing](_size_of) for name in LANES}
         self.carriers: list[Carrier] = []
         """Those at work, retired ones included."""
         self._active: Carrier | None = None
@@ -412,8 +410,8 @@ class Carrier:
         while batch := await self._next_batch(name):
             with self._common.pacing.upload.writing(name):  # also between two waiting frames
                 while batch:
-                    buffers = [buffer for frame in batch for buffer in frame.buffers]
-                    size_bytes = sum(frame.size_bytes for frame in batch)
+                    buffers = [buffer for frame in batch for buffer in frame]
+                    size_bytes = _size_of(buffers)
                     self._writing[name] = stream, stream.sent_bytes + size_bytes
                     await stream.send_all(buffers, STALL_S, self._common.pacing.upload.lanes[name])
                     self._link.sent.unpark_all()
@@ -444,10 +442,10 @@ class Carrier:
 
     def _with_waiting(self, name: str, batch: list[Outgoing]) -> list[Outgoing]:
         """Add the frames that wait already, up to one write; nothing once retired."""
-        queue, size_bytes = self._link.queues[name], sum(frame.size_bytes for frame in batch)
+        queue, size_bytes = self._link.queues[name], sum(map(_size_of, batch))
         while len(queue) and size_bytes < WRITE_BYTES and not self._retired.is_set():
             batch.append(queue.receive_nowait())
-            size_bytes += batch[-1].size_bytes
+            size_bytes += _size_of(batch[-1])
         return batch
 
 

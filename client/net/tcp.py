@@ -216,7 +216,7 @@ class Tcp:
             nursery.cancel_scope.cancel()
 
         try:
-            with await_at(kind_of(address.host), own_port) as rendezvous:
+            with await_at(address.host, own_port) as rendezvous:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(wait, rendezvous)
                     nursery.start_soon(dial)

@@ -51,11 +51,8 @@ class ByteStream(trio.abc.AsyncResource):
 
     @abstractmethod
     async def receive_some(self, most: int) -> Buffer:
-        """Wait for bytes and return up to ``most`` of them; empty at the end of the stream.
-
-        Raises:
-            trio.BrokenResourceError, trio.ClosedResourceError: the stream is broken.
-        """
+        """Wait for bytes and return up to ``most`` of them; empty at the end of the stream. Raises
+        trio.BrokenResourceError, trio.ClosedResourceError: the stream is broken."""
 
     async def receive_into(self, buffer: memoryview, wanted_bytes: int) -> int:
         """Wait for bytes, put them in front and return how many; 0 at the end of the stream.

@@ -17,15 +17,13 @@ from contextlib import contextmanager
 
 import trio
 
-from client.net.yamux import YamuxStream
+from client.net.yamux import FLOOR_BYTES_PER_S, YamuxStream
 from protocol import limits
 from protocol.errors import RemoteProtocolError
 from protocol.wire.framing import Buffer
 
 PATIENCE_S = 60.0
 """The time of a sender that writes eight lanes in turn, half a megabyte each, at 70 kB/s."""
-FLOOR_BYTES_PER_S = 4000
-"""32 kbit/s on one lane."""
 BUDGET_BYTES = 512 * 1024 * 1024
 """For usual frames: hundreds of them."""
 LARGE_FRAMES = 4

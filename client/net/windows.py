@@ -33,11 +33,8 @@ class ReceiveWindow:
         self._measured_from, self._measured_bytes = now, 0
 
     def charge(self, size_bytes: int) -> None:
-        """Count announced data, before any of it is kept.
-
-        Raises:
-            RemoteProtocolError: more than was granted.
-        """
+        """Count announced data, before any of it is kept. Raises RemoteProtocolError: more than was
+        granted."""
         if size_bytes > self.open_bytes:
             raise RemoteProtocolError("window-exceeded", f"{size_bytes} bytes", penalty=50)
         self.open_bytes -= size_bytes

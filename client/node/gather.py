@@ -71,11 +71,7 @@ async def gather(
 
 async def read_swarm(target: Target, *, dial_timeout_s: float) -> SwarmFile:
     """Return a swarm's description, with the members that ``target`` names; it reveals nothing of
-    ours.
-
-    Raises:
-        UserError: nobody answers, or the swarm is not the one that was asked for.
-    """
+    ours. Raises UserError: nobody answers, or the swarm is not the one that was asked for."""
     async with open_network(nacl.utils.random(32), ("0.0.0.0", 0)) as network:
         return await find_swarm(network, target, None, network.peer_id, [], dial_timeout_s)
 

@@ -114,10 +114,7 @@ async def run_node(
     options: NodeOptions, *, on_event: Callable[[Event], None], stop: trio.Event
 ) -> ExitCode:
     """Run a node until it is done or ``stop`` is set; the caller holds the lock of its identity.
-
-    Raises:
-        UserError: a problem that the user can fix; carries the exit code.
-    """
+    Raises UserError: a problem that the user can fix; carries the exit code."""
     settings = options.settings
     data_dir = Path(settings.data_dir).absolute() if settings.data_dir else None
     folders = find_folders(data=data_dir)
@@ -151,11 +148,8 @@ async def listening(
     stack: AsyncExitStack, settings: Settings, seed: bytes, last_port: int
 ) -> Libp2pNetwork:
     """Open the network on the owner's port, else on that of the last run if it is free: members
-    that were shut down together dial each other where they were.
-
-    Raises:
-        PortInUse, ListenError, NetworkError: as ``open_network``.
-    """
+    that were shut down together dial each other where they were. Raises PortInUse, ListenError,
+    NetworkError: as ``open_network``."""
     limits = HostLimits(hello_s=HELLO_S)
 
     async def listen(port: int) -> Libp2pNetwork:
@@ -486,11 +480,8 @@ class Node(ControlApi):
         return peer in {address.peer for address in self._swarm.peers[:1]}
 
     def _load_register(self) -> Register | None:
-        """Return the register of members; None: members do not vouch for each other.
-
-        Raises:
-            UserError: we do not belong to it, and have no invite.
-        """
+        """Return the register of members; None: members do not vouch for each other. Raises
+        UserError: we do not belong to it, and have no invite."""
         swarm = self._swarm
         if not swarm.manifest.policy.private:
             return None

@@ -14,8 +14,8 @@ from trio.testing import MockClock
 from client.net.host import Connection
 from client.net.links import Carrier, Common, Link
 from client.net.pacing import Pacing, Rates
-from client.net.unfinished import FLOOR_BYTES_PER_S, PATIENCE_S, UnfinishedFrames
-from client.net.yamux import KEPT_BYTES, YamuxSession, YamuxStream
+from client.net.unfinished import PATIENCE_S, UnfinishedFrames
+from client.net.yamux import FLOOR_BYTES_PER_S, KEPT_BYTES, YamuxSession, YamuxStream
 from protocol.errors import RemoteProtocolError
 from protocol.limits import MAX_PAYLOAD_BYTES, USUAL_PAYLOAD_BYTES
 from protocol.relay.holding import Room

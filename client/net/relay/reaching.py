@@ -142,12 +142,14 @@ class Reaching:
 
     @asynccontextmanager
     async def dial(self, address: Destination) -> AsyncIterator[ByteStream]:
-        """Ask the relay for a circuit, once linked with it; it ends with the block.
-
-        Raises:
-            DialError: it gives none, in words with the address.
-        """
-        connection = await self._relay_of(address)
+        """Ask the relay for a circuit, once linked with it; it ends with the block. Raises
+        DialError: it gives none, in words with the address."""
+        hop = address.first_hop
+        if self._links.direct(hop.peer) is None:
+            await self._links.connect(str(hop))
+        connection = self._links.direct(hop.peer)
+        if connection is None:
+            raise DialError(f"{address}: {REFUSALS['over-a-circuit']}")
         found = await answered(self._links, connection, Connect(address.peer))
         if found is None:
             raise DialError(f"{address}: the relay does not answer")
@@ -158,16 +160,6 @@ class Reaching:
                 code = answer.code if isinstance(answer, Status) else "unreachable"
                 raise DialError(f"{address}: {REFUSALS.get(code, 'the relay refuses')}")
             yield stream
-
-    async def _relay_of(self, address: Destination) -> Connection:
-        """Return the connection with the relay of an address, made if need be."""
-        hop = address.first_hop
-        if self._links.direct(hop.peer) is None:
-            await self._links.connect(str(hop))
-        connection = self._links.direct(hop.peer)
-        if connection is None:
-            raise DialError(f"{address}: {REFUSALS['over-a-circuit']}")
-        return connection
 
     async def _reserve(self, relay: PeerId) -> None:
         """Ask a relay for a reservation, and see when it ends."""

@@ -76,11 +76,8 @@ async def find_swarm(
 
 
 def remember_swarm(swarm: SwarmFile, store: SwarmStore, tell: Callable[[Event], None]) -> None:
-    """Save a swarm for the next start; for one that is known already a failure is only told.
-
-    Raises:
-        UserError: the disk refuses, and the swarm is new.
-    """
+    """Save a swarm for the next start; for one that is known already a failure is only told. Raises
+    UserError: the disk refuses, and the swarm is new."""
     try:
         store.remember(swarm)
     except OSError as error:
@@ -99,11 +96,8 @@ def _known_swarm(target: Target, store: SwarmStore | None) -> SwarmFile | None:
 
 async def dial_first(network: Libp2pNetwork, peers: Sequence[Address], timeout_s: float) -> PeerId:
     """Connect to the first member that answers; they are tried in turn, each at all its addresses.
-    If a member turns us away, the limit is at least ``TURNED_AWAY_S``.
-
-    Raises:
-        UserError: no member answered in time (exit code 69); lists the attempts.
-    """
+    If a member turns us away, the limit is at least ``TURNED_AWAY_S``. Raises UserError: no member
+    answered in time (exit code 69); lists the attempts."""
     tried: dict[PeerId, str] = {}
     began = trio.current_time()
     with trio.move_on_after(timeout_s) as patience:

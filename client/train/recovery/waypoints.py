@@ -56,19 +56,13 @@ class WaypointDriver:
         self._perform(self.machine.link_up(peer))
 
     def link(self, peer: PeerId, message: ChainLink) -> None:
-        """Take a link of a peer's chain.
-
-        Raises:
-            RemoteProtocolError: it does not follow from the one before.
-        """
+        """Take a link of a peer's chain. Raises RemoteProtocolError: it does not follow from the
+        one before."""
         self._perform(self.machine.link(peer, message, self._ports.now()))
 
     def record(self, record: RecordChanged) -> None:
-        """Handle a member's record of what it has signed, or its expiry.
-
-        Raises:
-            RemoteProtocolError: a part with a bad signature.
-        """
+        """Handle a member's record of what it has signed, or its expiry. Raises
+        RemoteProtocolError: a part with a bad signature."""
         if record.said is None:
             self.machine.forget(record.signer)
         else:

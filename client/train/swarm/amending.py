@@ -34,11 +34,8 @@ class Amending:
         self._tell([peer], self.book.kept.amendments)
 
     def receive(self, peer: PeerId, envelopes: Sequence[Envelope]) -> None:
-        """Take what a peer tells.
-
-        Raises:
-            RemoteProtocolError: one of them is not the founder's, or malformed.
-        """
+        """Take what a peer tells. Raises RemoteProtocolError: one of them is not the founder's, or
+        malformed."""
         for envelope in envelopes:
             self._take(envelope, besides=peer)
 

@@ -115,8 +115,7 @@ class Reach:
             where = f"{mapped.host} port {mapped.port}"
             words = f"the router passes {where} on to this volunteer, as it was asked to"
             self._engine.perform(Explain("swarm", words))
-        self.machine.give(self._given(), self._engine.now())
-        self._go_on()
+        self._look()
 
     async def run(self) -> None:
         """Look at our addresses, and probe them, until cancelled."""
@@ -138,18 +137,13 @@ class Reach:
         self._look()
 
     def _look(self) -> None:
-        self.machine.listens(self._own_hosts(), self._ports(), self._engine.now())
-        self.machine.give(self._given(), self._engine.now())
+        given: dict[Place, Source] = {}
+        for held in self._mapped.values():
+            given[held.host, held.port] = "mapped"
+        for address in self.announced:
+            given[address.host, address.port] = "announced"
+        self.machine.listens(self._own_hosts(), self._ports(), given, self._engine.now())
         self._go_on()
-
-    def _given(self) -> dict[Place, Source]:
-        announced: dict[Place, Source] = {
-            (address.host, address.port): "announced" for address in self.announced
-        }
-        mapped: dict[Place, Source] = {
-            (held.host, held.port): "mapped" for held in self._mapped.values()
-        }
-        return {**mapped, **announced}
 
     def _go_on(self) -> None:
         for probe in self.machine.tick(self._engine.now()):
