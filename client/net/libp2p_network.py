@@ -24,7 +24,7 @@ from client.net.errors import AddressError, DialError, NetworkError, TurnedAway
 from client.net.host import Connection, Host, open_host
 from client.net.links import REPLACED, Carrier, Common, Link, outgoing
 from client.net.network import Inbound, NetEvent, NetworkStatistics, PeerDown, PeerUp
-from client.net.pacing import Pacing, Rates
+from client.net.pacing import Pacer, Rates
 from client.net.penalties import PenaltyBox
 from client.net.punching import Punching
 from client.net.queues import ByteQueue
@@ -115,12 +115,13 @@ class Libp2pNetwork:
             refused=self._on_refused,
             changed=self._settle,
             request=self._on_request,
-            pacing=Pacing(rates),
+            upload=Pacer(rates.upload_bytes_per_s),
+            download=Pacer(rates.download_bytes_per_s),
             unfinished=UnfinishedFrames(),
             hello_s=math.inf if hello_s is None else hello_s,
         )
         self._most_waiting = MOST_WAITING_BYTES
-        self.passing = PassingOn(self, host.nursery, self._common.pacing)
+        self.passing = PassingOn(self, host.nursery, self._common.upload)
         self.reaching = Reaching(self, host.nursery)
         host.dial_circuit = self.reaching.dial
         self.reached = False
@@ -413,7 +414,8 @@ class Libp2pNetwork:
         self._host.limiter.trust(proven, guests, ips, trio.current_time())
 
     def limit(self, rates: Rates) -> None:
-        self._common.pacing.limit(rates)
+        self._common.upload.limit(rates.upload_bytes_per_s)
+        self._common.download.limit(rates.download_bytes_per_s)
 
     def is_member(self, peer: PeerId) -> bool:
         """Whether a peer is a member, as far as we know."""

@@ -33,7 +33,7 @@ from client.net.errors import ConnectionLost, HandshakeFailed, StreamReset
 from client.net.handshake import accept_protocol, request_protocol
 from client.net.host import Connection
 from client.net.libp2p_patches import GuardedStream
-from client.net.pacing import Pacing
+from client.net.pacing import Pacer
 from client.net.queues import ByteQueue
 from client.net.relay.exchange import RELAY_PROTOCOL
 from client.net.unfinished import UnfinishedFrames
@@ -106,7 +106,8 @@ class Common:
     refused: Callable[[PeerId, RemoteProtocolError], None]
     changed: Callable[[Link], None]
     request: Callable[[Connection, YamuxStream], Awaitable[None]]
-    pacing: Pacing
+    upload: Pacer
+    download: Pacer
     unfinished: UnfinishedFrames
     hello_s: float
 
@@ -374,7 +375,7 @@ class Carrier:
 
     async def _read_frames(self, name: str, stream: YamuxStream) -> None:
         decoder = FrameDecoder(partial(_parse, name), self._limit_of)
-        pace = self._common.pacing.download.lanes[name]
+        pace = self._common.download.lanes[name]
         with self._common.unfinished.lane(self._evict) as arrival:
             while data := await arrival.receive_some(stream):
                 await pace(len(data))
@@ -408,12 +409,12 @@ class Carrier:
             self._common.changed(self._link)
             self.connection.session.ping()
         while batch := await self._next_batch(name):
-            with self._common.pacing.upload.writing(name):  # also between two waiting frames
+            with self._common.upload.writing(name):  # also between two waiting frames
                 while batch:
                     buffers = [buffer for frame in batch for buffer in frame]
                     size_bytes = _size_of(buffers)
                     self._writing[name] = stream, stream.sent_bytes + size_bytes
-                    await stream.send_all(buffers, STALL_S, self._common.pacing.upload.lanes[name])
+                    await stream.send_all(buffers, STALL_S, self._common.upload.lanes[name])
                     self._link.sent.unpark_all()
                     if name == "bulk":
                         self.tensor_bytes_out += size_bytes

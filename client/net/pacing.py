@@ -129,16 +129,3 @@ class Pacer:
         self._all.reserve(size_bytes, now)
         if (wait_s := self._small.reserve(size_bytes, now)) > 0:
             await trio.sleep(wait_s)
-
-
-class Pacing:
-    """Both directions of a network."""
-
-    def __init__(self, rates: Rates) -> None:
-        self.upload = Pacer(rates.upload_bytes_per_s)
-        self.download = Pacer(rates.download_bytes_per_s)
-
-    def limit(self, rates: Rates) -> None:
-        """Take other limits from now on."""
-        self.upload.limit(rates.upload_bytes_per_s)
-        self.download.limit(rates.download_bytes_per_s)

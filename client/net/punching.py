@@ -86,7 +86,6 @@ class Punching:
         """Take part in the try of a peer, which has named its place."""
         if connection.relay is None or connection.dialled:
             raise RemoteProtocolError("punch-unasked", penalty=20)
-        await self._ask_relay(connection)
         lock, own = self._links.dialling(connection.peer), self._own_seen_by(connection)
         code = self._objection(connection, place, own)
         if not self._links.is_admitted(connection.peer) or lock.locked():

@@ -383,8 +383,6 @@ class YamuxStream(ByteStream):
         self._chunks: deque[Buffer] = deque()
         self._data_came = trio.Event()
         self._window = ReceiveWindow(session.budget, trio.current_time())
-        self.buffered_bytes = 0
-        """Bytes received and not yet taken."""
         self.sent_bytes = 0
         """Bytes handed to the connection."""
         self._reset = False
@@ -445,11 +443,11 @@ class YamuxStream(ByteStream):
             StreamReset, ConnectionLost: the stream or its connection ended early.
         """
         taken = await self.receive_held(most)
-        self.release(len(taken), len(taken))
+        self.release(len(taken))
         return taken
 
     async def receive_held(self, most: int | None) -> Buffer:
-        """Receive a piece whose bytes stay in our window until ``release`` opens it."""
+        """Receive a piece that takes room in our window until ``release``."""
         await self._wait_for_data()
         if not self._chunks:
             return b""
@@ -459,12 +457,6 @@ class YamuxStream(ByteStream):
             self._chunks.appendleft(view[most:])
             taken = view[:most]
         return taken
-
-    def release(self, size_bytes: int, opened_bytes: int) -> None:
-        """Forget bytes received by ``receive_held``, and let the peer send so many more."""
-        if not self._reset:
-            self.buffered_bytes -= size_bytes
-            self._return_credit(opened_bytes)
 
     def send_eof(self) -> None:
         """Signal the end of our data; receiving continues."""
@@ -487,7 +479,6 @@ class YamuxStream(ByteStream):
 
     def on_data(self, data: memoryview) -> None:
         """Keep data that was charged; the memory behind it must not change any more."""
-        self.buffered_bytes += len(data)
         self._data_came.set()
         if len(data) >= KEPT_BYTES:
             self._chunks.append(data)
@@ -516,7 +507,6 @@ class YamuxStream(ByteStream):
     def on_reset(self) -> None:
         self._reset = True
         self._chunks.clear()
-        self.buffered_bytes = 0
         self.wake()
         self._session.forget_if_done(self)
 
@@ -559,8 +549,8 @@ class YamuxStream(ByteStream):
             await self._window_opened.wait()
             self._check_alive()
 
-    def _return_credit(self, size: int) -> None:
-        """Open the window by the bytes taken, in few updates."""
+    def release(self, size: int) -> None:
+        """Let the peer send so many bytes more, in few updates."""
         if self._remote_done or self._reset:
             return
         if increment := self._window.take(size, self._session.trip_s, trio.current_time()):

@@ -3,6 +3,7 @@
 import os
 import time
 from collections import Counter
+from collections.abc import Mapping
 
 import psutil
 from msgspec import structs
@@ -48,7 +49,7 @@ def take_snapshot(
     paused: PauseView | None = None,
 ) -> Snapshot:
     """Return a snapshot of a node that was started at these monotonic seconds."""
-    manifest = engine.manifest
+    manifest, network = engine.manifest, engine.network.statistics()
     state, reason = _state(engine, held_stages, stopping, paused)
     workers, stages = _workers(held_stages), _stages(engine)
     step, sink = _step(engine, stages), engine.event_sink
@@ -76,9 +77,14 @@ def take_snapshot(
         seats=_seats(engine, held_stages),
         stages=stages,
         peers=_peers(engine),
-        network=_network(engine),
+        network=NetworkView(
+            sent_bytes=network.bytes_out,
+            sent_tensor_bytes=network.tensor_bytes_out,
+            received_bytes=network.bytes_in,
+            links=len(network.peers),
+        ),
         workers=workers,
-        counters=_counters(engine, held_stages),
+        counters=_counters(held_stages, network.refused),
         rss_bytes=psutil.Process().memory_info().rss,
         uptime_s=time.monotonic() - started,
         addresses=engine.reach.advertised(engine.network.addresses),
@@ -184,16 +190,6 @@ def _step(engine: Engine, stages: list[StageView]) -> int:
     on_disk = engine.history.version() if engine.history else 0
     told = progress.tokens // engine.manifest.tokens_per_step if progress else 0
     return min(engine.amending.book.steps, max(closed, on_disk, told))
-
-
-def _network(engine: Engine) -> NetworkView:
-    statistics = engine.network.statistics()
-    return NetworkView(
-        sent_bytes=statistics.bytes_out,
-        sent_tensor_bytes=statistics.tensor_bytes_out,
-        received_bytes=statistics.bytes_in,
-        links=len(statistics.peers),
-    )
 
 
 def _state(
@@ -313,13 +309,12 @@ def _rss(pid: int) -> int:
         return 0
 
 
-def _counters(engine: Engine, held_stages: HeldStages) -> Counters:
+def _counters(held_stages: HeldStages, refused: Mapping[str, int]) -> Counters:
     seen = held_stages.counting.seen
     restarts = Counter(seen.restarts_led)
     for driver in held_stages.drivers():
         restarts.update(driver.seat.leader.restarts)
-    refused = dict(engine.network.statistics().refused)
-    return structs.replace(seen, refused_by_reason=refused, restarts_led=dict(restarts))
+    return structs.replace(seen, refused_by_reason=dict(refused), restarts_led=dict(restarts))
 
 
 def _own_share(engine: Engine, held_stages: HeldStages) -> float:

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 from client.net.connection_limiter import HostLimits
 from client.net.host import Connection
 from client.net.libp2p_network import Libp2pNetwork
-from client.net.pacing import Pacing, Rates
+from client.net.pacing import Pacer
 from client.net.relay import exchange, passing
 from client.net.relay.shares import MAX_PIECE_BYTES
 from client.net.yamux import YamuxStream
@@ -157,7 +157,7 @@ async def test_a_relay_that_relays_no_more_keeps_to_its_rate_until_the_end(
 ) -> None:
     async with trio.open_nursery() as nursery:
         ours = SimpleNamespace(peer_id=peer(0))
-        relay = passing.PassingOn(ours, nursery, Pacing(Rates()))  # type: ignore[arg-type]
+        relay = passing.PassingOn(ours, nursery, Pacer(0))  # type: ignore[arg-type]
         relay.offer(relays=True, rate_bytes_per_s=MAX_PIECE_BYTES)
         relay.offer(relays=False, drain_s=30.0)
         for _ in range(8):

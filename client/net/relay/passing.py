@@ -16,7 +16,7 @@ import trio
 
 from client.net.errors import NetworkError
 from client.net.host import Connection
-from client.net.pacing import Pacing
+from client.net.pacing import Pacer
 from client.net.relay.exchange import Links, agreed, send_last, send_message
 from client.net.relay.reaching import REVIEW_S
 from client.net.relay.shares import MAX_PIECE_BYTES, Sender, Shares
@@ -36,9 +36,9 @@ STALL_S: Final = 30.0
 class PassingOn:
     """See the module's docstring; the nursery ends with the network."""
 
-    def __init__(self, links: Links, nursery: trio.Nursery, pacing: Pacing) -> None:
+    def __init__(self, links: Links, nursery: trio.Nursery, upload: Pacer) -> None:
         self._links = links
-        self._pace = pacing.upload.lanes["background"]
+        self._pace = upload.lanes["background"]
         self._lent = 0.0
         self.machine = RelayServer(links.peer_id, RelayLimits())
         self._shares = Shares()
@@ -139,7 +139,7 @@ class PassingOn:
                 await self._pace(len(data))
                 await to.send_all([data], STALL_S)
                 now = trio.current_time()
-                source.release(len(data), holding.passed(len(data), source.trip_s, now))
+                source.release(holding.passed(len(data), source.trip_s, now))
                 self.machine.passed_bytes += len(data)
         finally:
             holding.close()
