@@ -45,11 +45,8 @@ class Destination(Address):
 
 
 def parse_destination(text: str) -> Destination:
-    """Parse a full multiaddr, which names its peer.
-
-    Raises:
-        AddressError: any other form, a bad port, or a peer id that is not an Ed25519 one.
-    """
+    """Parse a full multiaddr, which names its peer. Raises AddressError: any other form, a bad
+    port, or a peer id that is not an Ed25519 one."""
     try:
         address = parse_peer_address(text)
     except ValueError as error:

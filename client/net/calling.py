@@ -103,12 +103,7 @@ class Calls:
         return private is None or private in self._ranges
 
     def may_call(self, address: Destination, now: float) -> bool:
-        """Whether to call a peer at this address now; if so, it is counted as called.
-
-        Args:
-            address: its host is a number.
-            now: monotonic seconds.
-        """
+        """Whether to call a peer at this address, a number, now; if so, it is counted as called."""
         peer, ip, place = address.peer, address.host, _place_of(address)
         if not self.is_in_reach(address):
             return False

@@ -131,10 +131,7 @@ class ConnectionLimiter:
 
     def arrive(self, inbound: InboundConnection, now: float) -> float:
         """Let a connection in, perhaps in place of another; return the seconds it must wait first.
-
-        Raises:
-            Refusal: it is not let in, which costs nobody a turn or a place, and little time.
-        """
+        Raises Refusal: it is not let in, which costs nobody a turn or a place, and little time."""
         self._check(inbound)
         wait_s = self._take_turns(self._turns_of(inbound), now)
         self._make_room(inbound)
@@ -144,11 +141,8 @@ class ConnectionLimiter:
 
     def recognise(self, inbound: InboundConnection, peer: PeerId, now: float) -> float:
         """Note the proven identity; return the seconds that its link must wait: none for a member,
-        unless it is a guest.
-
-        Raises:
-            Refusal: too many strangers come, or there is no place for another guest.
-        """
+        unless it is a guest. Raises Refusal: too many strangers come, or there is no place for
+        another guest."""
         if not self._is_guest(peer):
             inbound.peer, inbound.since = peer, now
             stranger = self._is_stranger(inbound)
@@ -165,15 +159,9 @@ class ConnectionLimiter:
     def trust(
         self, proven: Collection[PeerId] | None, guests: int, ips: Iterable[str], now: float
     ) -> None:
-        """All others than these peers are guests from now on; those too many for their number of
-        places leave once they had time to begin to work.
-
-        Args:
-            proven: peers that work has proven; None: nobody is a guest.
-            guests: places of guests.
-            ips: addresses at which proven peers are linked with us.
-            now: monotonic seconds.
-        """
+        """All others than the proven peers are guests from now on (None: nobody is); those too many
+        for their number of places leave once they had time to begin to work. At ``ips`` proven
+        peers are linked with us."""
         for ip in ips:
             self._friends.pop(machine_of(ip), None)
             self._friends[machine_of(ip)] = None
@@ -185,7 +173,6 @@ class ConnectionLimiter:
         _evict_down_to(stayed, len(stayed) - max(0, len(there) - guests))
 
     def leave(self, inbound: InboundConnection) -> None:
-        """A connection has ended."""
         del self._inbound[inbound]
         self._by_machine[inbound.machine] -= 1
         if not self._by_machine[inbound.machine]:
@@ -221,11 +208,8 @@ class ConnectionLimiter:
     def _room_for_guest(
         self, inbound: InboundConnection, peer: PeerId, there: list[InboundConnection], now: float
     ) -> list[InboundConnection]:
-        """Return the guests of which one must leave for another one; none: there is room.
-
-        Raises:
-            Refusal: none of them has to.
-        """
+        """Return the guests of which one must leave for another one; none: there is room. Raises
+        Refusal: none of them has to."""
         staying = [other for other in there if not other.leaving]
         if len(staying) < self._guests or any(other.peer == peer for other in staying):
             return []

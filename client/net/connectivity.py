@@ -1,22 +1,19 @@
 """Connectivity: notices that our way to the others has changed, and sees to it.
 
-The states of a link and the kinds of change are those of `protocol/SPEC.md`, section 18. Every
-second this looks at the addresses and routers of this machine, and at how many bytes each link has
-received. Who is doubted is dialled beside the link: the new connection takes its place; if the old
-one is heard again first, nothing was lost. After 20 s of silence it ends.
+The states of a link and the kinds of change are those of `protocol/SPEC.md`, section 18. A doubted
+peer is dialled beside its link; if the link is heard again first, nothing was lost.
 
 After a change who is not linked is dialled at once, and again after 4, 8, 16 ... 60 s while nobody
 answers. What the world knows of us is renewed at the first answer, and at once after a move. The
 change is over when everybody is heard who was before, or 30 s after the first one.
 
-State: what each link has received and when, our surroundings, the change under way, who is told.
-The clock is passed to all that decides.
+State: what each link has received and when, our surroundings, the change under way.
 """
 
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import trio
 
@@ -38,37 +35,23 @@ MAX_LOST: Final = 1024
 
 SILENT_WORDS: Final = "the way to the others was interrupted"
 
-Kind = Literal["moved", "slept", "silent"]
 
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What this machine knows of its network.
-
-    Attributes:
-        hosts: its addresses, numbers, without loopback.
-        routers: the ways out, in any form; empty where the system does not tell.
-    """
+class Surroundings(NamedTuple):
+    """What this machine knows of its network."""
 
     hosts: frozenset[str] = frozenset()
+    """Its addresses, numbers, without loopback."""
     routers: tuple[object, ...] = ()
+    """The ways out; empty where the system does not tell."""
 
 
 class Links(Protocol):
-    """The part of the network that it uses."""
+    """The part of ``Libp2pNetwork`` that it uses."""
 
-    def working(self) -> Mapping[PeerId, Connection]:
-        """Return what takes the frames of each link that works."""
-        ...
-
-    def doubt(self, peer: PeerId) -> None:
-        """Dial a peer beside its link, which does not answer."""
-
-    def dial_again(self) -> None:
-        """Dial all wanted peers that are not linked, at once."""
-
-    def network_changed(self) -> None:
-        """Forget what held in the network that this machine was in."""
+    def working(self) -> Mapping[PeerId, Connection]: ...
+    def doubt(self, peer: PeerId) -> None: ...
+    def dial_again(self) -> None: ...
+    def network_changed(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -82,18 +65,18 @@ class _Known:
 
 @dataclass(slots=True)
 class _Change:
-    kind: Kind
     words: str
     began: float
-    before: dict[PeerId, tuple[int, int]]
-    """Who was linked: the connection's number, and its answers. Bytes are none: they may have been
-    under way before."""
+    before: dict[PeerId, tuple[Connection, int]]
+    """Who was linked: the connection, and its answers. Bytes are none: they may have been under way
+    before."""
     again_at: float
     again_s: float = HEARD_S
     answered: set[PeerId] = field(default_factory=set)
     first_at: float = math.inf
     left: Surroundings | None = None
     """Our surroundings before."""
+    slept: bool = False
     renewed: int = 0
     """Of those that answered, how many did so on another connection."""
 
@@ -112,21 +95,18 @@ class Connectivity:
         self.explain: Callable[[Explain], None] = lambda _: None
         self._surroundings: Surroundings | None = None
         self._known: dict[PeerId, _Known] = {}
-        self._lost: dict[PeerId, tuple[float, int]] = {}
-        """Direct links that have ended lately, come back or not: when, and the old number."""
+        self._lost: dict[PeerId, tuple[float, Connection]] = {}
+        """Direct links that have ended lately, come back or not, and when."""
         self._ticked: float | None = None
         self._change: _Change | None = None
         self._last, self._last_at = "", -math.inf
         """The last change and what came of it, in words, and when it was over."""
 
     async def run(self) -> None:
-        """Watch until cancelled."""
         while True:
             self.tick(trio.current_time())
             self.looked(surroundings(), trio.current_time())
             await trio.sleep_until(self.next_deadline())
-
-    # --- events ------------------------------------------------------------------------------
 
     def looked(self, now_here: Surroundings, now: float) -> None:
         """Compare our surroundings with those of the last look."""
@@ -140,32 +120,25 @@ class Connectivity:
         for known in self._known.values():
             if known.connection.own_host in gone:
                 known.connection.close("its address of this machine is gone")
-        self._begin("moved", words, now, now, left)
+        self._begin(words, now, now, left)
         self._dial_and_renew()
 
     def tick(self, now: float) -> None:
-        """Judge the links; call it when ``next_deadline`` is due.
-
-        Args:
-            now: monotonic seconds, in which suspended time counts.
-        """
+        """Judge the links when ``next_deadline`` is due; suspended time counts in ``now``."""
         late_s = self._forgive_own_lateness(now)
         self._hear(now)
         if late_s >= LOST_S:  # others notice it; a shorter sleep costs no link
-            self._begin("slept", f"this machine slept for {_seconds(late_s)}", now, now)
+            self._begin(f"this machine slept for {_seconds(late_s)}", now, now, slept=True)
             self._links.dial_again()
         self._judge(now)
         if self._change is None and self._is_silent():
-            self._begin("silent", SILENT_WORDS, self._silent_since(now), now)
+            self._begin(SILENT_WORDS, self._silent_since(now), now)
         self._go_on(now)
 
     def next_deadline(self) -> float:
-        """Return when ``tick`` is due next."""
         if self._ticked is None:
             return -math.inf
         return self._ticked + (TICK_S if self._change is None else LOOK_S)
-
-    # --- links -------------------------------------------------------------------------------
 
     def _forgive_own_lateness(self, now: float) -> float:
         """Return by how much this tick is late; silence in that time was our own fault: we were
@@ -195,7 +168,7 @@ class Connectivity:
     def _note_end(self, known: _Known, now: float) -> None:
         one = known.connection  # a younger one may only have been one of two dialled at once
         if one.relay is None and now >= known.since + HEARD_S and len(self._lost) < MAX_LOST:
-            self._lost.setdefault(one.peer, (now, one.number))
+            self._lost.setdefault(one.peer, (now, one))
 
     def _judge(self, now: float) -> None:
         """Ask who is silent, doubt who does not answer, and end what is silent for long."""
@@ -227,26 +200,25 @@ class Connectivity:
         doubted = [known.heard_at for known in self._known.values() if known.connection.in_doubt]
         return min((*lost, *doubted), default=now)
 
-    # --- a change ----------------------------------------------------------------------------
-
     def _begin(
         self,
-        kind: Kind,
         words: str,
         began: float,
         now: float,
         left: Surroundings | None = None,
+        *,
+        slept: bool = False,
     ) -> None:
         """Begin a change, or go on with another reason, and ask everybody who is not doubted or
         cut off."""
         there = {peer: known.connection for peer, known in self._known.items()}
-        before = {peer: (one.number, one.session.answers) for peer, one in there.items()}
-        before |= {peer: (number, 0) for peer, (_, number) in self._lost.items()}
+        before = {peer: (one, one.session.answers) for peer, one in there.items()}
+        before |= {peer: (one, 0) for peer, (_, one) in self._lost.items()}
         self._lost.clear()
         if (under_way := self._change) is not None:
             before = under_way.before | before
             began = under_way.began
-        self._change = _Change(kind, words, began, before, now + HEARD_S, left=left)
+        self._change = _Change(words, began, before, now + HEARD_S, left=left, slept=slept)
         for known in self._known.values():
             if not (known.connection.in_doubt or known.connection.reason):
                 known.asked_at = now
@@ -273,8 +245,8 @@ class Connectivity:
 
     def _note_answers(self, change: _Change, now: float) -> None:
         for peer, known in self._known.items():
-            number, answers = change.before.get(peer, (0, 0))
-            returned = known.connection.number != number
+            before, answers = change.before.get(peer, (None, 0))
+            returned = known.connection is not before
             if not returned and known.connection.session.answers == answers:
                 continue
             change.first_at = min(change.first_at, now)
@@ -288,7 +260,7 @@ class Connectivity:
         self._lost.clear()
         answered, before = len(change.answered), len(change.before)
         unharmed = answered == before and not change.renewed
-        if not before or (unharmed and change.kind != "slept"):
+        if not before or (unharmed and not change.slept):
             return
         took = _seconds(now - change.began)
         self._last = f"{change.words}; linked again with {answered} of {before} after {took}"
@@ -319,5 +291,4 @@ def _seconds(seconds: float) -> str:
 
 
 def surroundings() -> Surroundings:
-    """Return this machine's addresses and routers."""
     return Surroundings(frozenset(own_hosts()), routers())

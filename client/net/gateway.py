@@ -99,17 +99,8 @@ def default_gateway() -> str | None:
 
 
 async def ask(way: Way, own_port: int, outer_port: int, lease_s: int) -> Mapped:
-    """Ask for a mapping.
-
-    Args:
-        way: UPnP, or a hole for our own port.
-        own_port: ours.
-        outer_port: the router's.
-        lease_s: how long, in seconds.
-
-    Raises:
-        MappingRefused: the router says no, or nobody answers.
-    """
+    """Ask for a mapping of the router's port to ours; a hole is for our own port. Raises
+    MappingRefused: the router says no, or nobody answers."""
     if way == "upnp":
         host = await _upnp("map", outer_port, own_port, lease_s)
         return Mapped(host, outer_port, lease_s)
@@ -151,13 +142,8 @@ async def _pcp(own_port: int, lease_s: int) -> Mapped:
 
 
 def ask_mapping(own_host: str, own_port: int, lease_s: int) -> bytes:
-    """Return the request for a hole (sections 7.1 and 11.1); a lease of 0 closes it.
-
-    Args:
-        own_host: IPv6 address from which the request is sent, a number.
-        own_port: ours, and the one that we would like outside.
-        lease_s: how long, in seconds.
-    """
+    """Return the request for a hole (sections 7.1 and 11.1) from an IPv6 address, a number; a lease
+    of 0 s closes it."""
     host = ipaddress.IPv6Address(own_host).packed
     header = struct.pack(_HEADER, _VERSION, _MAP, 0, lease_s, host)
     return header + struct.pack(_BODY, NONCE, _TCP, own_port, own_port, _ANY_HOST)
@@ -186,11 +172,8 @@ def read_mapping(data: bytes, own_port: int) -> Mapped:
 
 
 async def _upnp(*words: object) -> str:
-    """Return what the process of ``upnp`` answers, which ends in time.
-
-    Raises:
-        MappingRefused: the router says no, or nobody answers.
-    """
+    """Return what the process of ``upnp`` answers, which ends in time. Raises MappingRefused: the
+    router says no, or nobody answers."""
     command = [sys.executable, "-m", UPNP, str(UPNP_S), *map(str, words)]
     try:
         done = await trio.run_process(

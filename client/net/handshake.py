@@ -99,30 +99,21 @@ async def handshake(
 
 
 async def request_protocol(stream: GuardedStream, protocol: str, then: bytes = b"") -> None:
-    """Ask the other side for a protocol on this stream, in one round trip.
-
-    Args:
-        stream: fresh.
-        protocol: the only one that is asked for.
-        then: sent along; whoever agrees reads it next.
-
-    Raises:
-        HandshakeFailed: it refuses.
-    """
-    try:
-        await stream.write(_request(protocol) + then)
-    except Exception as error:
-        raise HandshakeFailed(f"{protocol} was refused: {error}") from error
-    await _expect_agreement(stream, protocol)
+    """Ask the other side for a protocol on a fresh stream, in one round trip; ``then`` is sent
+    along, and whoever agrees reads it next. Raises HandshakeFailed if it refuses."""
+    await _agree(stream, protocol, _request(protocol) + then)
 
 
 def _request(protocol: str) -> bytes:
     return _token(MULTISTREAM) + _token(protocol)
 
 
-async def _expect_agreement(stream: GuardedStream, protocol: str) -> None:
-    """Read what agrees to a protocol; raises HandshakeFailed if it is something else."""
+async def _agree(stream: GuardedStream, protocol: str, question: bytes = b"") -> None:
+    """Ask for a protocol, if that is to do still, and read what agrees to it; raises
+    HandshakeFailed if it is something else."""
     try:
+        if question:
+            await stream.write(question)
         await _expect_multistream(stream)
         agreed = await _read_token(stream)
     except HandshakeFailed:
@@ -184,7 +175,7 @@ class _Asking(GuardedStream):
         """Read up to ``n`` bytes behind the answer; raises HandshakeFailed if it refuses."""
         if not self._answered:
             self._answered = True
-            await _expect_agreement(self, self._protocol)
+            await _agree(self, self._protocol)
         data = await super().read(n)
         self.heard = True
         return data

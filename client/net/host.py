@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import count
 from typing import Any
 
 import trio
@@ -50,7 +49,6 @@ MEET_S = 2.5
 DRAIN_S = 1.0
 """Seconds after the end of the connection to read data that arrived before."""
 _log = logging.getLogger(__name__)
-_numbers = count(1)
 
 
 class Connection:
@@ -78,11 +76,10 @@ class Connection:
         self.relay = None if way is None else way.relay
         """The peer that passes the connection on; None: it is direct."""
         stream = channel.stream
-        self.host_by_relay = stream.host_by_relay
+        self.host_by_relay = ""
+        """Where the relay sees the other end, a number; empty: it has not said so."""
         self.ip, self.own_host, self.ports = stream.remote_host, stream.own_host, stream.ports
         """See `ByteStream`."""
-        self.number = next(_numbers)
-        """Another one for each connection of this process."""
         self.session = YamuxSession(channel, dialler=dialled)
         self._channel = channel
         self._scope = trio.CancelScope()
@@ -108,11 +105,9 @@ class Connection:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether the peer does not answer, and was not heard since."""
         return self._doubted_at == self.bytes_in
 
     def doubt(self) -> None:
-        """Note that the peer does not answer."""
         self._doubted_at = self.bytes_in
 
     def close(self, reason: str) -> None:
@@ -171,11 +166,8 @@ class Host:
         limits: HostLimits,
         bound: Sequence[Address],
     ) -> None:
-        self._identity = identity
-        self._handler = handler
-        self._nursery = nursery
-        self._limits = limits
-        self.bound = bound
+        self._identity, self._handler, self.nursery = identity, handler, nursery
+        self._limits, self.bound = limits, bound
         """Where we listen."""
         self.is_member: Callable[[PeerId], bool] = lambda _peer: True
         """Tells which peers are members; their connections have places apart from strangers'."""
@@ -203,17 +195,13 @@ class Host:
 
     @property
     def peer_id(self) -> PeerId:
-        """Our peer id."""
         return self._identity.peer
 
     async def connect(
         self, targets: Sequence[Destination], may_call: Callable[[Destination], bool] | None = None
     ) -> Connection:
         """Dial a peer at its addresses, as `racing` says; the handler then runs in the host.
-
-        Args:
-            targets: addresses of one peer, the first to be tried first.
-            may_call: asked when an address is about to be tried; its host is a number.
+        ``may_call`` is asked when one is about to be tried; its host is a number.
 
         Raises:
             NotCalled: no address may be called.
@@ -224,7 +212,7 @@ class Host:
             raise DialError(f"{words} is this very peer")
         try:
             with trio.fail_after(self._limits.dial_s):
-                return await self._nursery.start(self._dial, targets, may_call)
+                return await self.nursery.start(self._dial, targets, may_call)
         except trio.TooSlowError:
             raise DialError(f"{words}: no answer within {self._limits.dial_s:.0f} s") from None
 
@@ -290,7 +278,7 @@ class Host:
         Raises:
             DialError: nobody came, or somebody else, or too slow.
         """
-        await self._nursery.start(self._meet, target, own_port, first)
+        await self.nursery.start(self._meet, target, own_port, first)
 
     async def _meet(
         self,
@@ -394,7 +382,6 @@ async def open_host(
         listen: where, as `Tcp.listen` takes it.
         handler: called with every authenticated connection; it has to ``run`` it, and the
             connection is closed when it returns.
-        limits: bounds on connections.
 
     Raises:
         PortInUse, ListenError, AddressError: cannot listen there.

@@ -4,7 +4,7 @@ A link delivers in order within a lane while it is up. When it goes down, messag
 lost, and a few may be lost when two simultaneous connections are merged.
 
 State: the links by peer, the wanted peers with their addresses, scores of misbehaviour, and the
-queue of events. Nobody outside `client/net` sees a connection or a stream.
+queue of events.
 """
 
 import math
@@ -24,7 +24,7 @@ from client.net.errors import AddressError, DialError, NetworkError, TurnedAway
 from client.net.host import Connection, Host, open_host
 from client.net.links import REPLACED, Carrier, Common, Link, outgoing
 from client.net.network import Inbound, NetEvent, NetworkStatistics, PeerDown, PeerUp
-from client.net.pacing import Pacing, Rates
+from client.net.pacing import Pacer, Rates
 from client.net.penalties import PenaltyBox
 from client.net.punching import Punching
 from client.net.queues import ByteQueue
@@ -105,9 +105,9 @@ RELAY_ASK_S = 10.0
 class Libp2pNetwork:
     """Made by `open_network`. All methods are to be called from one trio thread."""
 
-    def __init__(self, nursery: trio.Nursery, rates: Rates, hello_s: float | None) -> None:
-        self._nursery = nursery
-        self._hello_s = hello_s
+    def __init__(self, host: Host, rates: Rates, hello_s: float | None) -> None:
+        self._host, self._hello_s = host, hello_s
+        host.is_member = self.is_member
         self._members = frozenset[PeerId]()
         self._strangers = Strangers(self.is_member)
         self._common = Common(
@@ -115,29 +115,26 @@ class Libp2pNetwork:
             refused=self._on_refused,
             changed=self._settle,
             request=self._on_request,
-            pacing=Pacing(rates),
+            upload=Pacer(rates.upload_bytes_per_s),
+            download=Pacer(rates.download_bytes_per_s),
             unfinished=UnfinishedFrames(),
             hello_s=math.inf if hello_s is None else hello_s,
         )
         self._most_waiting = MOST_WAITING_BYTES
-        self._host: Host  # set by open_network: host and network refer to each other
-        self.passing: PassingOn  # set by open_network, as the next one
-        """Relays for others."""
-        self.reaching: Reaching
-        """Reaches others through relays."""
+        self.passing = PassingOn(self, host.nursery, self._common.upload)
+        self.reaching = Reaching(self, host.nursery)
+        host.dial_circuit = self.reaching.dial
         self.reached = False
         """Whether a member has dialled us from the internet, in the network where we are now."""
         self.watch = Connectivity(self)
-        """Notices when our way to the others changes."""
         self.punching = Punching(self)
-        """Replaces relayed connections by direct ones."""
         self._links: dict[PeerId, Link] = {}
         self._wanted: dict[PeerId, tuple[str, ...]] = {}
         self._named = frozenset[str]()
         self._keepers: dict[PeerId, trio.CancelScope] = {}
         """Of the tasks that keep a link with each wanted peer."""
         self._dials: WeakValueDictionary[PeerId, trio.Lock] = WeakValueDictionary()
-        self._calls: Calls  # set by open_network: it needs the listening addresses
+        self._calls = Calls(host.chosen_hosts, trio.current_time())
         self._outer_hosts: tuple[str, ...] = ()
         self._penalties = PenaltyBox()
         self._budgets = Budgets()
@@ -149,10 +146,10 @@ class Libp2pNetwork:
         self.events = ByteQueue[NetEvent](_event_size, EVENT_ITEMS, EVENT_BYTES)
         """Network events, in order for each peer and lane; while it is full, reading from peers
         pauses. Links come and go beyond its bounds, as seldom as the limiter lets them."""
+        host.nursery.start_soon(self.watch.run)
 
     @property
     def peer_id(self) -> PeerId:
-        """Our peer id."""
         return self._host.peer_id
 
     @property
@@ -191,15 +188,9 @@ class Libp2pNetwork:
         self.reaching.renew()
 
     def post(self, peer: PeerId, message: Message, payload: bytes = b"") -> bool:
-        """Queue ``message`` with its ``payload`` for ``peer`` without blocking; without a link it
-        is dropped. Where too much waits for all, the peer for which most waits loses its link.
-
-        Returns:
-            whether it is queued.
-
-        Raises:
-            LocalProtocolError: no peer would accept it.
-        """
+        """Queue a message without blocking; return whether there is a link to take it. Where too
+        much waits for all, the peer for which most waits loses its link. Raises LocalProtocolError:
+        no peer would accept it."""
         frame, lane = outgoing(message, payload), message.route.lane
         link = self._links.get(peer)
         if link is None or not link.works:
@@ -226,11 +217,8 @@ class Libp2pNetwork:
             await link.sent.park()
 
     async def connect(self, *addresses: str) -> PeerId:
-        """Dial a peer at any of its multiaddrs, one at least, and wait until its link is up.
-
-        Raises:
-            AddressError, DialError: names the attempts and their results.
-        """
+        """Dial a peer at any of its multiaddrs, one at least, and wait until its link is up. Raises
+        AddressError, DialError: names the attempts and their results."""
         return await self._connect(self._in_order(map(parse_destination, addresses)), None)
 
     async def _connect(
@@ -246,7 +234,7 @@ class Libp2pNetwork:
             link = self._links.get(peer)
             if link is not None and link.in_doubt:
                 with trio.CancelScope() as beside:
-                    self._nursery.start_soon(self._cancel_once_heard, link, beside)
+                    self._host.nursery.start_soon(self._cancel_once_heard, link, beside)
                     await self._dial(targets, may_call)
             elif not self._is_up(peer):
                 await self._dial(targets, may_call)
@@ -305,7 +293,7 @@ class Libp2pNetwork:
 
     def _start_keeper(self, peer: PeerId, after_s: float = 0.0) -> None:
         self._keepers[peer] = trio.CancelScope()
-        self._nursery.start_soon(self._keep, peer, self._keepers[peer], after_s)
+        self._host.nursery.start_soon(self._keep, peer, self._keepers[peer], after_s)
 
     def named(self, addresses: Iterable[str]) -> None:
         """Replace the addresses that the user or an earlier session names: while their peers are
@@ -349,16 +337,15 @@ class Libp2pNetwork:
             self._has_changed(peer)
 
     def is_admitted(self, peer: PeerId) -> bool:
-        """Whether a peer is linked and admitted. See `Links`."""
         link = self._links.get(peer)
         return link is not None and link.admitted.is_set()
 
     def dialling(self, peer: PeerId) -> trio.Lock:
-        """Return what is held while a peer is dialled. See `Links`."""
+        """Return what is held while a peer is dialled."""
         return self._dials.setdefault(peer, trio.Lock())
 
     async def meet(self, target: Destination, own_port: int, *, first: bool) -> None:
-        """Dial a peer that dials us, and let the link move. See `Links`."""
+        """Dial a peer that dials us, and let the link move; raises DialError."""
         self._expect_move(target.peer)
         await self._host.meet(target, own_port, first=first)
 
@@ -367,11 +354,8 @@ class Libp2pNetwork:
             link.moving()
 
     async def probe(self, peer: PeerId, port: int) -> bool | None:
-        """Ask a linked peer to dial us at the address at which it sees us, from a fresh port.
-
-        Returns whether we have proved our identity there. None: it would not dial, or does not
-        answer, or there is no such link.
-        """
+        """Ask a peer to dial us at the address at which it sees us, from a fresh port; return
+        whether we have proved our identity there, None: it would not dial, or does not answer."""
         connection = self.direct(peer)
         if connection is None:
             return None
@@ -430,15 +414,15 @@ class Libp2pNetwork:
         self._host.limiter.trust(proven, guests, ips, trio.current_time())
 
     def limit(self, rates: Rates) -> None:
-        """Send and receive no faster than this from now on."""
-        self._common.pacing.limit(rates)
+        self._common.upload.limit(rates.upload_bytes_per_s)
+        self._common.download.limit(rates.download_bytes_per_s)
 
     def is_member(self, peer: PeerId) -> bool:
         """Whether a peer is a member, as far as we know."""
         return self._hello_s is None or peer in self._members
 
     def direct(self, peer: PeerId) -> Connection | None:
-        """Return the connection of a link that works without a relay. See `Links`."""
+        """Return the connection of a link that works without a relay."""
         connection = self._connection(peer)
         return None if connection is None or connection.relay is not None else connection
 
@@ -446,13 +430,14 @@ class Libp2pNetwork:
         link = self._links.get(peer)
         return link.connection if link is not None and link.works else None
 
-    def relayed(self) -> frozenset[PeerId]:
-        """Return the peers whose link goes through a relay."""
-        return frozenset(peer for peer, one in self.working().items() if one.relay is not None)
+    def relays(self) -> dict[PeerId, PeerId]:
+        """Return the relay of each link that goes through one, by peer."""
+        relays = {peer: one.relay for peer, one in self.working().items()}
+        return {peer: relay for peer, relay in relays.items() if relay is not None}
 
     def serve_circuit(self, stream: ByteStream, relay: PeerId, asker: PeerId) -> None:
         """Take an inbound connection that a relay passes on; it outlives the relay's stream."""
-        self._nursery.start_soon(self._host.serve_circuit, stream, relay, asker)
+        self._host.nursery.start_soon(self._host.serve_circuit, stream, relay, asker)
 
     def _admitted(self, connection: Connection) -> None:
         """The peer at the other end is no longer unknown: it may want circuits."""
@@ -477,23 +462,18 @@ class Libp2pNetwork:
             link.close(f"expelled: {reason}")
 
     def statistics(self) -> NetworkStatistics:
-        """Return the counters as they are now."""
         carriers = (carrier for link in self._links.values() for carrier in link.carriers)
         moved = sum(map(_moved, carriers), self._ended)
-        working, failures = self.working(), self.punching.refused.items()
+        failures = self.punching.refused.items()
         unmet = Counter({f"punching: {reason}": number for reason, number in failures})
-        trips = {peer: one.session.rtt_s for peer, one in working.items()}
         return NetworkStatistics(
             **moved,
             refused=dict(self._refused + self._host.refused + unmet),
             peers=tuple(link.peer for link in self._links.values() if link.works),
-            relays={peer: one.relay for peer, one in working.items() if one.relay is not None},
-            punched=tuple(peer for peer, one in working.items() if one.punched),
-            rtt_s={peer: trip_s for peer, trip_s in trips.items() if trip_s is not None},
         )
 
     def change_of(self, peer: PeerId) -> trio.lowlevel.ParkingLot:
-        """Return where to wait for a change of a peer's link or addresses. See `Links`."""
+        """Return where to wait for a change of a peer's link or addresses, or of our places."""
         return self._changed.setdefault(peer, trio.lowlevel.ParkingLot())
 
     def _has_changed(self, peer: PeerId) -> None:
@@ -505,7 +485,6 @@ class Libp2pNetwork:
         return link is not None and link.works
 
     def _is_sure(self, peer: PeerId) -> bool:
-        """Whether a link is up and, as far as we know, works."""
         return self._is_up(peer) and not self._links[peer].in_doubt
 
     async def _serve(self, connection: Connection) -> None:
@@ -546,7 +525,7 @@ class Libp2pNetwork:
         link.attach(carrier)
         self._settle(link)
         if connection.relay is not None:
-            self._nursery.start_soon(self.punching.replace, connection)
+            self._host.nursery.start_soon(self.punching.replace, connection)
         try:
             await connection.run(carrier.run)
         except Exception:
@@ -605,11 +584,9 @@ class Libp2pNetwork:
         await self.events.put(inbound, lambda: self._links.get(link.peer) is link)
 
     async def _before_admission(self, link: Link, message: Message) -> bool:
-        """Let a few greetings pass; other messages wait until the peer is admitted.
-
-        Returns whether to take the message: what comes before a greeting was meant for an earlier
-        link, whose end the peer had not heard of yet.
-        """
+        """Let a few greetings pass; other messages wait until the peer is admitted. Return whether
+        to take it: what comes before a greeting was meant for an earlier link, whose end the peer
+        had not heard of yet."""
         if isinstance(message, GREETINGS):
             link.greetings += 1
             if link.greetings > MAX_GREETINGS:
@@ -644,8 +621,7 @@ class Libp2pNetwork:
                     backoff_s = min(2 * backoff_s, BACKOFF_MOST_S)
 
     async def dial_beside(self, peer: PeerId) -> None:
-        """Dial a wanted peer beside a relayed connection, which the new one then takes over from.
-        See `Links`."""
+        """Dial a wanted peer beside a relayed connection, from which the new one takes over."""
         found = (await self._resolved(self._wanted.get(peer, ()))).values()
         now = trio.current_time()
         addresses = [one for one in found if one.relay is None and self._calls.may_call(one, now)]
@@ -699,37 +675,15 @@ async def open_network(
     limits: HostLimits = HostLimits(),  # noqa: B008  (frozen)
     rates: Rates = Rates(),  # noqa: B008
 ) -> AsyncIterator[Libp2pNetwork]:
-    """Open the network of one identity; every link ends with the block.
+    """Open the network of one identity; every link ends with the block. ``seed`` and ``listen`` are
+    those of `open_host`, and so is what it raises."""
 
-    Args:
-        seed: 32 bytes of the Ed25519 identity.
-        listen: where to listen, as for `open_host`.
-        limits: bounds on connections.
-        rates: the owner's limits of bandwidth.
+    async def serve(connection: Connection) -> None:
+        await network._serve(connection)
 
-    Raises:
-        PortInUse, ListenError, AddressError: cannot listen there.
-    """
-    failure: Exception | None = None
-    async with trio.open_nursery() as nursery:
-        network = Libp2pNetwork(nursery, rates, limits.hello_s)
-        try:
-            async with open_host(seed, listen, network._serve, limits) as host:
-                network._host = host
-                host.is_member = network.is_member
-                network._calls = Calls(host.chosen_hosts, trio.current_time())
-                network.passing = PassingOn(network, nursery, network._common.pacing)
-                network.reaching = Reaching(network, nursery)
-                host.dial_circuit = network.reaching.dial
-                nursery.start_soon(network.watch.run)
-                try:
-                    yield network
-                finally:
-                    nursery.cancel_scope.cancel()
-        except Exception as error:
-            failure = error  # raised below, where no nursery wraps it into a group
-    if failure is not None:
-        raise failure
+    async with open_host(seed, listen, serve, limits) as host:
+        network = Libp2pNetwork(host, rates, limits.hello_s)
+        yield network
 
 
 def _moved(carrier: Carrier) -> Counter[str]:

@@ -6,18 +6,16 @@ The client uses the library's Noise XX handshake, keys and peer ids. It does not
 listed in `protocol/RATIONALE.md`. This module holds no state.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 import warnings
-from importlib.metadata import version
 from importlib.util import find_spec, module_from_spec
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import trio
 
-EXPECTED_VERSION: Final = "0.8.1"
+from client.net.transport import ByteStream
+
 NOT_RUN: Final = ("libp2p", "libp2p.transport")
 """Packages whose ``__init__`` is left out."""
 MAX_HANDSHAKE_BYTES: Final = 128 * 1024
@@ -45,18 +43,10 @@ def _import_quietly() -> None:
         logging.getLogger(name).addHandler(logging.NullHandler())
 
 
-if version("libp2p") != EXPECTED_VERSION:
-    raise ImportError(
-        f"libp2p {version('libp2p')} is installed, but this client mends faults of "
-        f"{EXPECTED_VERSION}: install that version"
-    )
 _import_quietly()
 
 from libp2p.io.abc import ReadWriteCloser  # noqa: E402
 from libp2p.io.exceptions import IOException  # noqa: E402
-
-if TYPE_CHECKING:
-    from client.net.transport import ByteStream
 
 SECURITY: Final = "/noise"
 """The only security protocol that is offered or accepted; the library offers plaintext, too."""

@@ -23,10 +23,9 @@ State: one outbound queue per lane and the carriers at work; of each, how many l
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from operator import attrgetter
 
 import trio
 
@@ -34,7 +33,7 @@ from client.net.errors import ConnectionLost, HandshakeFailed, StreamReset
 from client.net.handshake import accept_protocol, request_protocol
 from client.net.host import Connection
 from client.net.libp2p_patches import GuardedStream
-from client.net.pacing import Pacing
+from client.net.pacing import Pacer
 from client.net.queues import ByteQueue
 from client.net.relay.exchange import RELAY_PROTOCOL
 from client.net.unfinished import UnfinishedFrames
@@ -64,8 +63,6 @@ RETIRE_S = 5.0
 """Seconds without progress after which a retired carrier is given up."""
 HAND_OVER_S = 1.0
 """Longest wait of the first write for the end of the previous connection, to keep the order."""
-READ_BYTES = 256 * 1024
-"""Most bytes that are taken from a lane, and paced, at a time."""
 WRITE_BYTES = 256 * 1024
 """Small frames are joined up to this size into one write."""
 
@@ -74,20 +71,19 @@ CROSSING_S = 15.0
 REPLACED = "replaced by another connection"
 
 
-@dataclass(frozen=True, slots=True)
-class Outgoing:
-    """A frame ready to be written."""
+Outgoing = Sequence[Buffer]
+"""A frame ready to be written."""
 
-    buffers: tuple[Buffer, ...]
-    size_bytes: int
+
+def _size_of(frame: Outgoing) -> int:
+    return sum(map(len, frame))
 
 
 def outgoing(message: Message, payload: bytes) -> Outgoing:
     """Encode a message; raises LocalProtocolError when no peer would accept it."""
     if len(payload) > message.route.payload_limit:
         raise LocalProtocolError(f"{type(message).__name__} with {len(payload)} bytes of payload")
-    buffers = encode_frame(encode_message(message), payload)
-    return Outgoing(tuple(buffers), sum(len(buffer) for buffer in buffers))
+    return encode_frame(encode_message(message), payload)
 
 
 Header = Message | RemoteProtocolError
@@ -110,7 +106,8 @@ class Common:
     refused: Callable[[PeerId, RemoteProtocolError], None]
     changed: Callable[[Link], None]
     request: Callable[[Connection, YamuxStream], Awaitable[None]]
-    pacing: Pacing
+    upload: Pacer
+    download: Pacer
     unfinished: UnfinishedFrames
     hello_s: float
 
@@ -120,7 +117,7 @@ class Link:
 
     def __init__(self, own: PeerId, peer: PeerId, common: Common) -> None:
         self._own, self.peer, self.common = own, peer, common
-        self.queues = {name: ByteQueue[Outgoing](attrgetter("size_bytes")) for name in LANES}
+        self.queues = {name: ByteQueue[Outgoing](_size_of) for name in LANES}
         self.carriers: list[Carrier] = []
         """Those at work, retired ones included."""
         self._active: Carrier | None = None
@@ -146,7 +143,6 @@ class Link:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether the peer does not answer, and was not heard since."""
         return self._active is not None and self._active.connection.in_doubt
 
     @property
@@ -221,7 +217,6 @@ class Link:
         return True
 
     def close(self, reason: str) -> None:
-        """End every connection of this link."""
         for carrier in self.carriers:
             carrier.connection.close(reason)
 
@@ -369,7 +364,7 @@ class Carrier:
         try:
             if name != "control":
                 await self._link.admitted.wait()
-            stream.let_window_grow(self._window_bytes(name))
+            stream.let_window_grow(WINDOW_BYTES[name])
             await self._read_frames(name, stream)
         finally:
             self._lanes_reading.discard(name)
@@ -378,17 +373,12 @@ class Carrier:
             self.retire("closed by the peer")
         self._changed.unpark_all()
 
-    def _window_bytes(self, name: str) -> int:
-        usual = WINDOW_BYTES[name]
-        return usual if name == "control" else self._common.pacing.download.window_bytes(usual)
-
     async def _read_frames(self, name: str, stream: YamuxStream) -> None:
         decoder = FrameDecoder(partial(_parse, name), self._limit_of)
-        pacer = self._common.pacing.download
-        most = READ_BYTES if pacer.rate_bytes_per_s else None
+        pace = self._common.download.lanes[name]
         with self._common.unfinished.lane(self._evict) as arrival:
-            while data := await arrival.receive_some(stream, most):
-                await pacer.lanes[name](len(data))
+            while data := await arrival.receive_some(stream):
+                await pace(len(data))
                 frames = decoder.receive_data(data)
                 arrival.took(len(data), completed=bool(frames), held_bytes=decoder.held_bytes)
                 for frame in frames:
@@ -419,12 +409,12 @@ class Carrier:
             self._common.changed(self._link)
             self.connection.session.ping()
         while batch := await self._next_batch(name):
-            with self._common.pacing.upload.writing(name):  # also between two waiting frames
+            with self._common.upload.writing(name):  # also between two waiting frames
                 while batch:
-                    buffers = [buffer for frame in batch for buffer in frame.buffers]
-                    size_bytes = sum(frame.size_bytes for frame in batch)
+                    buffers = [buffer for frame in batch for buffer in frame]
+                    size_bytes = _size_of(buffers)
                     self._writing[name] = stream, stream.sent_bytes + size_bytes
-                    await stream.send_all(buffers, STALL_S, self._common.pacing.upload.lanes[name])
+                    await stream.send_all(buffers, STALL_S, self._common.upload.lanes[name])
                     self._link.sent.unpark_all()
                     if name == "bulk":
                         self.tensor_bytes_out += size_bytes
@@ -453,10 +443,10 @@ class Carrier:
 
     def _with_waiting(self, name: str, batch: list[Outgoing]) -> list[Outgoing]:
         """Add the frames that wait already, up to one write; nothing once retired."""
-        queue, size_bytes = self._link.queues[name], sum(frame.size_bytes for frame in batch)
+        queue, size_bytes = self._link.queues[name], sum(map(_size_of, batch))
         while len(queue) and size_bytes < WRITE_BYTES and not self._retired.is_set():
             batch.append(queue.receive_nowait())
-            size_bytes += batch[-1].size_bytes
+            size_bytes += _size_of(batch[-1])
         return batch
 
 

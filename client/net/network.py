@@ -50,9 +50,3 @@ class NetworkStatistics:
     """Frames and connections refused, by reason."""
     peers: tuple[PeerId, ...] = ()
     """Peers whose link is up."""
-    relays: Mapping[PeerId, PeerId] = field(default_factory=dict)
-    """The relay through which a link goes, by peer, where one does."""
-    punched: tuple[PeerId, ...] = ()
-    """Those of them with whom both sides had to dial at once: routers let nobody else in."""
-    rtt_s: Mapping[PeerId, float] = field(default_factory=dict)
-    """Smoothed round trip of a small message, queues included, by peer."""

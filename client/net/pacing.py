@@ -23,8 +23,6 @@ MIN_BURST_BYTES = 256 * 1024
 """Most bytes of one write on a tensor lane."""
 SMALL_BURST_BYTES = 1024 * 1024
 """Bytes of small messages that are sent in a row before they wait, too."""
-WINDOW_S = 1.0
-"""Seconds' worth of data, at our rate, that a peer may have in flight when receiving is limited."""
 BACKGROUND_SHARE = 1 / 4
 """Share of the bytes sent while tensors wait."""
 BACKGROUND_CREDIT_BYTES = 256 * 1024
@@ -73,7 +71,6 @@ class Yielding:
                 self._changed.unpark_all()
 
     def sent(self, size_bytes: int) -> None:
-        """Note a piece of a tensor."""
         earned = self._credit_bytes + size_bytes * BACKGROUND_SHARE / (1 - BACKGROUND_SHARE)
         self._credit_bytes = min(earned, BACKGROUND_CREDIT_BYTES)
         if self._credit_bytes > 0:
@@ -113,12 +110,6 @@ class Pacer:
         """Encloses a write on a lane: the background yields to tensors."""
         return self._yielding.tensors_wait() if lane == "bulk" else nullcontext()
 
-    def window_bytes(self, usual: int) -> int:
-        """Return the bytes that a peer may have in flight in a tensor lane."""
-        if not self.rate_bytes_per_s:
-            return usual
-        return min(usual, int(WINDOW_S * self.rate_bytes_per_s))
-
     async def _tensor(self, size_bytes: int) -> None:
         self._yielding.sent(size_bytes)
         await self._wait_turn(size_bytes)
@@ -138,16 +129,3 @@ class Pacer:
         self._all.reserve(size_bytes, now)
         if (wait_s := self._small.reserve(size_bytes, now)) > 0:
             await trio.sleep(wait_s)
-
-
-class Pacing:
-    """Both directions of a network."""
-
-    def __init__(self, rates: Rates) -> None:
-        self.upload = Pacer(rates.upload_bytes_per_s)
-        self.download = Pacer(rates.download_bytes_per_s)
-
-    def limit(self, rates: Rates) -> None:
-        """Take other limits from now on. A peer's window in a lane that is open stays as it is."""
-        self.upload.limit(rates.upload_bytes_per_s)
-        self.download.limit(rates.download_bytes_per_s)

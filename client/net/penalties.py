@@ -35,7 +35,6 @@ class PenaltyBox:
         return True
 
     def is_banned(self, peer: PeerId, now: float) -> bool:
-        """Return whether connections with this peer are refused now."""
         return now < self._banned_until.get(peer, now)
 
     def expel(self, peer: PeerId) -> None:

@@ -13,7 +13,7 @@ A router may show another port to each peer; then nobody can dial the one that i
 that home dials, too, and the other side waits at its own place: its router lets the dial in if it
 lets in anybody, or any port of a host that was written to.
 
-State: our own place, the budgets, what is under way.
+State: our own place, and the budgets.
 """
 
 from collections import Counter
@@ -42,8 +42,6 @@ from protocol.relay.messages import FIRST_PORT, Punch, PunchNow, PunchRefused, S
 
 AGAIN_FIRST_S: Final = 2.0
 AGAIN_MOST_S: Final = 600.0
-MOST: Final = 16
-"""Tries of others under way."""
 TRIES: Final = 3
 BETWEEN_S: Final = 0.2
 """From one to the next: the other side may end later."""
@@ -60,19 +58,15 @@ class AttemptFailed(Exception):
 
 
 class Punching:
-    """See the module's docstring.
-
-    Attributes:
-        refused: attempts that led to nothing, by reason; those of both sides.
-    """
+    """See the module's docstring."""
 
     def __init__(self, links: Links) -> None:
         self._links = links
         self._budgets = Budgets()
-        self._serving = 0
         self.own: tuple[Outer, ...] = ()
         """Our ports that everybody sees at one place, one for each kind of host."""
         self.refused: Counter[str] = Counter()
+        """Attempts that led to nothing, by reason; those of both sides."""
 
     async def replace(self, connection: Connection) -> None:
         """Try to replace a relayed connection, until it has ended."""
@@ -80,6 +74,8 @@ class Punching:
         while not connection.ended.is_set():
             if self._links.is_admitted(peer):
                 await self._links.dial_beside(peer)
+                if self.own:
+                    await self._ask_relay(connection)
                 if self.own and connection.dialled:
                     await self._begin(connection)
             with trio.move_on_after(pause_s) as waiting:
@@ -88,19 +84,17 @@ class Punching:
 
     async def serve(self, connection: Connection, stream: YamuxStream, place: Punch) -> None:
         """Take part in the try of a peer, which has named its place."""
-        lock, own = self._links.dialling(connection.peer), self._own_seen_by(connection)
         if connection.relay is None or connection.dialled:
             raise RemoteProtocolError("punch-unasked", penalty=20)
+        lock, own = self._links.dialling(connection.peer), self._own_seen_by(connection)
         code = self._objection(connection, place, own)
-        admitted = self._links.is_admitted(connection.peer)
-        if not admitted or lock.locked() or self._serving >= MOST:
+        if not self._links.is_admitted(connection.peer) or lock.locked():
             code = "busy"
         if code:
             self.refused[_WHY[code]] += 1
             await send_last(stream, PunchRefused(code))
             return
         assert own is not None, "or it were unmapped"
-        self._serving += 1
         try:
             async with lock:
                 await send_message(stream, Punch(own.host, own.port))
@@ -111,13 +105,11 @@ class Punching:
                 await self._meet(connection, own, place, first=True)
         finally:
             stream.reset()
-            self._serving -= 1
 
     async def _begin(self, connection: Connection) -> None:
         async with self._links.dialling(connection.peer):
             if self._links.direct(connection.peer) is not None:
                 return
-            await self._ask_relay(connection)
             try:
                 for _ in range(TRIES):
                     if await self._try(connection):
@@ -161,8 +153,7 @@ class Punching:
             stream.reset()
 
     async def _ask_relay(self, connection: Connection) -> None:
-        """Ask the relay where it sees the peer, if it has not said so: when we asked for the
-        circuit, it may not have known yet that we are a member."""
+        """Ask the relay where it sees the peer, if it has not said so: it tells members alone."""
         relay = None if connection.relay is None else self._links.direct(connection.relay)
         if connection.host_by_relay or relay is None:
             return

@@ -45,7 +45,6 @@ class ByteQueue(trio.abc.ReceiveChannel[T], Generic[T]):
 
     @property
     def size_bytes(self) -> int:
-        """Summed size of the items."""
         return self._bytes
 
     async def put(self, item: T, is_wanted: Callable[[], bool] = lambda: True) -> None:
@@ -90,7 +89,6 @@ class ByteQueue(trio.abc.ReceiveChannel[T], Generic[T]):
         self._getters.unpark_all()
 
     async def aclose(self) -> None:
-        """As ``close``."""
         self.close()
         await trio.lowlevel.checkpoint()
 

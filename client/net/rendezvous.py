@@ -16,6 +16,9 @@ from contextlib import contextmanager, suppress
 
 import trio
 
+from client.net.addresses import WILDCARDS
+from protocol.hosts import kind_of
+
 BACKLOG = 16
 LOOK_S = 0.02
 """Between two looks whether somebody has come; nobody is awaited for more than a few seconds."""
@@ -24,78 +27,55 @@ _open: trio.lowlevel.RunVar[dict[tuple[str, int], Rendezvous]] = trio.lowlevel.R
 
 
 @contextmanager
-def await_at(kind: str, port: int) -> Iterator[Rendezvous]:
-    """Listen at a port for hosts of a kind, with all others who do so at this moment.
-
-    Raises:
-        OSError: we cannot listen there.
-    """
+def await_at(host: str, port: int) -> Iterator[Rendezvous]:
+    """Listen at a port for one connection from a host, with all others who do so at this moment.
+    Raises OSError: we cannot listen there."""
     known = _open.get({})
     _open.set(known)
-    if (kind, port) not in known:
-        known[kind, port] = Rendezvous(kind, port)
-    rendezvous = known[kind, port]
-    rendezvous.users += 1
+    place = kind_of(host), port
+    if place not in known:
+        known[place] = Rendezvous(*place)
+    rendezvous = known[place]
+    rendezvous.awaited[host] += 1
     try:
         yield rendezvous
     finally:
-        rendezvous.users -= 1
-        if not rendezvous.users:
-            del known[kind, port]
+        rendezvous.awaited[host] -= 1
+        if not rendezvous.awaited.total():
+            del known[place]
             rendezvous.close()
 
 
 class Rendezvous:
-    """One port; other sockets may have it, too.
-
-    Raises:
-        OSError: we cannot listen there.
-    """
+    """One port; other sockets may have it, too. Made by `await_at`."""
 
     def __init__(self, kind: str, port: int) -> None:
         family = socket.AF_INET6 if kind == "ip6" else socket.AF_INET
-        opened = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            if family == socket.AF_INET6:
-                opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            opened.bind(("::" if family == socket.AF_INET6 else "0.0.0.0", port))
-            opened.listen(BACKLOG)
-            opened.setblocking(False)
-        except BaseException:
-            opened.close()
-            raise
-        self.users = 0
-        self._socket = opened
-        self._awaited = Counter[str]()
+        at = WILDCARDS[kind], port
+        self._socket = socket.create_server(at, family=family, backlog=BACKLOG, reuse_port=True)
+        self._socket.setblocking(False)
+        self.awaited = Counter[str]()
         self._came = defaultdict[str, list[socket.socket]](list)
 
     async def accept(self, host: str) -> trio.SocketStream:
-        """Wait for a connection from a host."""
-        self._awaited[host] += 1
-        try:
-            while True:
-                self._look()
-                if came := self._came[host]:
-                    return trio.SocketStream(trio.socket.from_stdlib_socket(came.pop(0)))
-                await trio.sleep(LOOK_S)
-        finally:
-            self._awaited[host] -= 1
+        while True:
+            self._look()
+            if came := self._came[host]:
+                return trio.SocketStream(trio.socket.from_stdlib_socket(came.pop(0)))
+            await trio.sleep(LOOK_S)
 
     def close(self) -> None:
-        """Listen no more."""
         self._socket.close()
         for left in self._came.values():
             while left:
                 left.pop().close()
 
     def _look(self) -> None:
-        """Take who has come."""
         with suppress(OSError):  # nobody, or it has gone again, or we have no descriptor left
             while True:
                 accepted, remote = self._socket.accept()
                 host = str(remote[0]).partition("%")[0]
-                if self._awaited[host] > len(self._came[host]):
+                if self.awaited[host] > len(self._came[host]):
                     self._came[host].append(accepted)
                 else:
                     accepted.close()

@@ -73,11 +73,8 @@ class SecureChannel(ByteStream):
         self.bytes_out = 0
 
     async def send_all(self, buffers: Iterable[Buffer]) -> None:
-        """Seal and send messages of at most ``MAX_PLAINTEXT_BYTES`` each, in one write.
-
-        Raises:
-            ConnectionLost: the connection is broken.
-        """
+        """Seal and send messages of at most ``MAX_PLAINTEXT_BYTES`` each, in one write. Raises
+        ConnectionLost: the connection is broken."""
         data = seal(self._sealer, buffers)
         try:
             await self.stream.send_all([data])
@@ -157,5 +154,4 @@ class SecureChannel(ByteStream):
         return messages
 
     async def aclose(self) -> None:
-        """Close the connection at once."""
         await trio.aclose_forcefully(self.stream)

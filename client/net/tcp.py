@@ -57,31 +57,24 @@ class TcpStream(ByteStream):
         _tune(stream)
 
     def keep_unsent(self, most_bytes: int) -> None:
-        """See `ByteStream.keep_unsent`; at most `UNSENT_BYTES`."""
         self._unsent_bytes = min(most_bytes, UNSENT_BYTES)
         _bound_unsent(self.stream, self._unsent_bytes)
 
     async def wait_for_room(self) -> None:
-        """See `ByteStream.wait_for_room`.
-
-        Linux adds to a packet that has not left, up to 64 KiB, however much is unsent.
-        """
+        """Linux adds to a packet that has not left, up to 64 KiB, however much is unsent."""
         if self._unsent_bytes < UNSENT_BYTES:
             # closed: whoever sends next is told so
             with contextlib.suppress(OSError, ValueError, trio.ClosedResourceError):
                 await trio.lowlevel.wait_writable(self.stream.socket.fileno())
 
     async def send_all(self, buffers: Sequence[Buffer]) -> None:
-        """Send the buffers. See `ByteStream.send_all`."""
         for buffer in buffers:
             await self.stream.send_all(memoryview(buffer))
 
     async def receive_some(self, most: int) -> bytes:
-        """Return up to ``most`` bytes. See `ByteStream.receive_some`."""
         return await self.stream.receive_some(most)
 
     async def receive_into(self, buffer: memoryview, wanted_bytes: int) -> int:
-        """Receive without a copy. See `ByteStream.receive_into`."""
         self._wake_for(min(wanted_bytes, MAX_LOW_WATER_BYTES))
         try:
             return await self.stream.socket.recv_into(buffer)
@@ -89,7 +82,6 @@ class TcpStream(ByteStream):
             raise trio.BrokenResourceError(str(error)) from error
 
     async def aclose(self) -> None:
-        """Close the socket."""
         await self.stream.aclose()
 
     def _wake_for(self, size: int) -> None:
@@ -125,7 +117,6 @@ class TcpListener(trio.abc.Listener[TcpStream]):
             stream.stream.socket.close()
 
     async def aclose(self) -> None:
-        """Stop listening."""
         await self._listener.aclose()
 
 
@@ -142,10 +133,9 @@ class Tcp:
 
     @asynccontextmanager
     async def dial(self, address: Address, own_port: int | None = None) -> AsyncIterator[TcpStream]:
-        """Connect to an address; the stream is closed with the block.
+        """Connect to an address, whose host is a number; the stream is closed with the block.
 
         Args:
-            address: where somebody listens; its host is a number.
             own_port: of ours, from which we connect to who connects to us from the address at the
                 same time; None: nobody does.
 
@@ -165,11 +155,10 @@ class Tcp:
 
     @asynccontextmanager
     async def listen(self, host: str, port: int) -> AsyncIterator[TcpListener]:
-        """Listen on an IP address and port; port 0 lets the system choose.
+        """Listen on a port of an address; port 0 lets the system choose.
 
         Args:
             host: a number, or ``EVERYWHERE``; ``::`` stands for all addresses of IPv6 only.
-            port: to listen on.
 
         Raises:
             AddressError: these are no address and port.
@@ -227,7 +216,7 @@ class Tcp:
             nursery.cancel_scope.cancel()
 
         try:
-            with await_at(kind_of(address.host), own_port) as rendezvous:
+            with await_at(address.host, own_port) as rendezvous:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(wait, rendezvous)
                     nursery.start_soon(dial)

@@ -23,8 +23,6 @@ class ByteStream(trio.abc.AsyncResource):
     remote_host: str = ""
     """The address of the other end, a number, by which connections are counted and penalised;
     empty where it is not known."""
-    host_by_relay: str = ""
-    """The address of the other end, a number, as a relay says; empty: none says so."""
     own_host: str = ""
     """The address of our end, a number; empty where there is no such thing."""
     ports: tuple[int, int] = (0, 0)
@@ -53,11 +51,8 @@ class ByteStream(trio.abc.AsyncResource):
 
     @abstractmethod
     async def receive_some(self, most: int) -> Buffer:
-        """Wait for bytes and return up to ``most`` of them; empty at the end of the stream.
-
-        Raises:
-            trio.BrokenResourceError, trio.ClosedResourceError: the stream is broken.
-        """
+        """Wait for bytes and return up to ``most`` of them; empty at the end of the stream. Raises
+        trio.BrokenResourceError, trio.ClosedResourceError: the stream is broken."""
 
     async def receive_into(self, buffer: memoryview, wanted_bytes: int) -> int:
         """Wait for bytes, put them in front and return how many; 0 at the end of the stream.

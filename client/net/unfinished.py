@@ -17,15 +17,13 @@ from contextlib import contextmanager
 
 import trio
 
-from client.net.yamux import YamuxStream
+from client.net.yamux import FLOOR_BYTES_PER_S, YamuxStream
 from protocol import limits
 from protocol.errors import RemoteProtocolError
 from protocol.wire.framing import Buffer
 
 PATIENCE_S = 60.0
 """The time of a sender that writes eight lanes in turn, half a megabyte each, at 70 kB/s."""
-FLOOR_BYTES_PER_S = 4000
-"""32 kbit/s on one lane."""
 BUDGET_BYTES = 512 * 1024 * 1024
 """For usual frames: hundreds of them."""
 LARGE_FRAMES = 4
@@ -84,7 +82,7 @@ class Arrival:
         self._patience_s = PATIENCE_S
         self._inside = False
 
-    async def receive_some(self, stream: YamuxStream, most: int | None) -> Buffer:
+    async def receive_some(self, stream: YamuxStream) -> Buffer:
         """Wait for the next piece of the stream; empty at its end.
 
         Raises:
@@ -92,22 +90,17 @@ class Arrival:
             StreamReset, ConnectionLost: as the stream's own.
         """
         if not self._inside:
-            return await stream.receive_some(most)
+            return await stream.receive_some()
         began = trio.current_time()
         with trio.move_on_after(self._patience_s):
-            data = await stream.receive_some(most)
+            data = await stream.receive_some()
             self._patience_s = max(0.0, self._patience_s - (trio.current_time() - began))
             return data
         raise RemoteProtocolError("frame-too-slow", penalty=10)
 
     def took(self, size_bytes: int, *, completed: bool, held_bytes: int) -> None:
-        """Note a piece that was read.
-
-        Args:
-            size_bytes: size of the piece.
-            completed: whether a frame ended in it.
-            held_bytes: bytes held now of the frame that has not ended.
-        """
+        """Note a piece that was read: whether a frame ended in it, and the bytes held now of the
+        frame that has not ended."""
         earned_s = size_bytes / FLOOR_BYTES_PER_S
         self._patience_s = PATIENCE_S if completed else min(PATIENCE_S, self._patience_s + earned_s)
         self._inside = held_bytes > 0

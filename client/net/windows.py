@@ -33,26 +33,15 @@ class ReceiveWindow:
         self._measured_from, self._measured_bytes = now, 0
 
     def charge(self, size_bytes: int) -> None:
-        """Count announced data, before any of it is kept.
-
-        Raises:
-            RemoteProtocolError: more than was granted.
-        """
+        """Count announced data, before any of it is kept. Raises RemoteProtocolError: more than was
+        granted."""
         if size_bytes > self.open_bytes:
             raise RemoteProtocolError("window-exceeded", f"{size_bytes} bytes", penalty=50)
         self.open_bytes -= size_bytes
 
     def take(self, size_bytes: int, trip_s: float, now: float) -> int:
-        """Count data that the reader took; return the bytes by which to open the window.
-
-        Args:
-            size_bytes: bytes taken.
-            trip_s: round trip, seconds.
-            now: monotonic seconds.
-
-        Returns:
-            0 if the window need not be opened yet.
-        """
+        """Count data that the reader took; return the bytes by which to open the window, 0: it need
+        not be yet. ``trip_s`` is the round trip."""
         self._owed_bytes += size_bytes
         self._measured_bytes += size_bytes
         if self._owed_bytes * RETURN_SHARE < self.granted_bytes:

@@ -56,8 +56,6 @@ GROWTH = 1.25
 """Of a frame after one that took no time: it may only have filled the kernel's queue."""
 TRIP_S = 0.1
 """The assumed round trip, until one has been measured."""
-MEASURE_S = 2.0
-"""Shortest time between measurements of the round trip."""
 GO_AWAY_S = 0.5
 """For ending a frame, and for telling the peer that we end the session; it may take nothing."""
 INBOUND_STREAMS = 16
@@ -158,14 +156,7 @@ class YamuxSession:
                 await self._channel.send_all([HEADER.pack(0, GO_AWAY, 0, 0, 0)])
 
     async def open_stream(self, *, urgent: bool = False) -> YamuxStream:
-        """Open a stream to the peer.
-
-        Args:
-            urgent: its frames are sent before those of other streams.
-
-        Raises:
-            ConnectionLost: the session has ended.
-        """
+        """Open a stream to the peer; raises ConnectionLost when the session has ended."""
         stream = YamuxStream(self, self._next_id, urgent=urgent)
         self._next_id += 2
         self._streams[stream.stream_id] = stream
@@ -184,12 +175,7 @@ class YamuxSession:
             raise ConnectionLost("the connection ended") from error
 
     async def write(self, frame: Sequence[Buffer], *, urgent: bool) -> None:
-        """Have a frame written when it is its turn.
-
-        Args:
-            frame: its header and its data.
-            urgent: whether it goes before frames that are not.
-        """
+        """Have a frame written when it is its turn; urgent ones go before others."""
         if self.closed:
             raise ConnectionLost("the connection ended")
         waiting, queue = _Frame(frame, urgent), self._urgent if urgent else self._usual
@@ -258,11 +244,6 @@ class YamuxSession:
     def trip_s(self) -> float:
         """The round trip as far as it is known."""
         return TRIP_S if self.rtt_s is None else self.rtt_s
-
-    def measure_trip(self) -> None:
-        """Measure the round trip if that was long ago."""
-        if self._answered and trio.current_time() - self.pinged_at > MEASURE_S:
-            self.ping()
 
     def ping(self) -> None:
         """Ask the peer for a sign of life, which also measures the round trip."""
@@ -390,8 +371,6 @@ class YamuxStream(ByteStream):
     """One stream. One task may send and one may receive at a time.
 
     Args:
-        session: the session of the stream.
-        stream_id: its number there.
         urgent: whether its frames are sent before those of other streams.
     """
 
@@ -404,8 +383,6 @@ class YamuxStream(ByteStream):
         self._chunks: deque[Buffer] = deque()
         self._data_came = trio.Event()
         self._window = ReceiveWindow(session.budget, trio.current_time())
-        self.buffered_bytes = 0
-        """Bytes received and not yet taken."""
         self.sent_bytes = 0
         """Bytes handed to the connection."""
         self._reset = False
@@ -466,11 +443,11 @@ class YamuxStream(ByteStream):
             StreamReset, ConnectionLost: the stream or its connection ended early.
         """
         taken = await self.receive_held(most)
-        self.release(len(taken), len(taken))
+        self.release(len(taken))
         return taken
 
     async def receive_held(self, most: int | None) -> Buffer:
-        """Receive a piece whose bytes stay in our window until ``release`` opens it."""
+        """Receive a piece that takes room in our window until ``release``."""
         await self._wait_for_data()
         if not self._chunks:
             return b""
@@ -481,12 +458,6 @@ class YamuxStream(ByteStream):
             taken = view[:most]
         return taken
 
-    def release(self, size_bytes: int, opened_bytes: int) -> None:
-        """Forget bytes received by ``receive_held``, and let the peer send so many more."""
-        if not self._reset:
-            self.buffered_bytes -= size_bytes
-            self._return_credit(opened_bytes)
-
     def send_eof(self) -> None:
         """Signal the end of our data; receiving continues."""
         if not self._local_done and not self._reset:
@@ -496,12 +467,11 @@ class YamuxStream(ByteStream):
 
     def reset(self) -> None:
         """End the stream at once, in both directions."""
-        if not self._reset:
+        if not self.done:
             self._session.reply(self._frame(WINDOW_UPDATE, RST, 0))
             self.on_reset()
 
     async def aclose(self) -> None:
-        """End the stream at once. See `reset`."""
         self.reset()
         await trio.lowlevel.checkpoint()
 
@@ -509,7 +479,6 @@ class YamuxStream(ByteStream):
 
     def on_data(self, data: memoryview) -> None:
         """Keep data that was charged; the memory behind it must not change any more."""
-        self.buffered_bytes += len(data)
         self._data_came.set()
         if len(data) >= KEPT_BYTES:
             self._chunks.append(data)
@@ -538,7 +507,6 @@ class YamuxStream(ByteStream):
     def on_reset(self) -> None:
         self._reset = True
         self._chunks.clear()
-        self.buffered_bytes = 0
         self.wake()
         self._session.forget_if_done(self)
 
@@ -581,13 +549,12 @@ class YamuxStream(ByteStream):
             await self._window_opened.wait()
             self._check_alive()
 
-    def _return_credit(self, size: int) -> None:
-        """Open the window by the bytes taken, in few updates."""
+    def release(self, size: int) -> None:
+        """Let the peer send so many bytes more, in few updates."""
         if self._remote_done or self._reset:
             return
         if increment := self._window.take(size, self._session.trip_s, trio.current_time()):
             self._session.reply(self._frame(WINDOW_UPDATE, 0, increment))
-            self._session.measure_trip()
 
     def _frame(self, kind: int, flags: int, length: int) -> bytes:
         return HEADER.pack(0, kind, flags, self.stream_id, length)

@@ -44,18 +44,14 @@ Lend = Callable[[SwarmFile, PeerId], KeptRegister]
 async def gather(
     target: Target, out_dir: Path, *, dial_timeout_s: float, say: Progress, lend: Lend
 ) -> tuple[SwarmFile, list[Path]]:
-    """Download the newest complete checkpoint of a swarm.
+    """Download the newest complete checkpoint of a swarm; return the swarm, and one checkpoint file
+    per stage in pipeline order.
 
     Args:
-        target: an invite, a swarm file or an address.
         out_dir: folder for the files; the swarm's tokenizer comes to ``tokenizer.json`` there, if
             it has one and a member has it.
         dial_timeout_s: limit for reaching a member.
         say: gets progress in words.
-        lend: vouches for our observing key, in a swarm whose members vouch.
-
-    Returns:
-        The swarm, and one checkpoint file per stage in pipeline order.
 
     Raises:
         UserError: nobody answers, or no version is offered by every stage.
@@ -75,11 +71,7 @@ async def gather(
 
 async def read_swarm(target: Target, *, dial_timeout_s: float) -> SwarmFile:
     """Return a swarm's description, with the members that ``target`` names; it reveals nothing of
-    ours.
-
-    Raises:
-        UserError: nobody answers, or the swarm is not the one that was asked for.
-    """
+    ours. Raises UserError: nobody answers, or the swarm is not the one that was asked for."""
     async with open_network(nacl.utils.random(32), ("0.0.0.0", 0)) as network:
         return await find_swarm(network, target, None, network.peer_id, [], dial_timeout_s)
 

@@ -5,7 +5,6 @@ complete (if asked to end then), or with an error that says what to do.
 """
 
 import math
-import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
@@ -41,7 +40,6 @@ from client.net.errors import ListenError, NetworkError, PortInUse
 from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import NetEvent
 from client.net.pacing import Rates
-from client.net.port_mapper import PortMapper
 from client.node.matches import describe_matching
 from client.node.relaying import Relaying
 from client.node.status import limits_view, take_snapshot
@@ -90,9 +88,6 @@ RENEW_SETTINGS_S = 5.0
 MATCHES_EVERY_S = 2.0
 HELLO_S = 15.0
 """Seconds within which a peer must send an acceptable Hello."""
-FIRST_OUTER_PORT, OUTER_PORTS = 20_000, 30_000
-OTHER_PORTS = 4
-"""Outer ports to wish for where the router has given ours to another machine."""
 STOP_S = 15.0
 """Seconds to send the goodbye."""
 UNSAVED = "free space and try again; finish or pause with --discard leaves anyway"
@@ -119,15 +114,7 @@ async def run_node(
     options: NodeOptions, *, on_event: Callable[[Event], None], stop: trio.Event
 ) -> ExitCode:
     """Run a node until it is done or ``stop`` is set; the caller holds the lock of its identity.
-
-    Args:
-        options: settings and swarm.
-        on_event: gets every event of the node.
-        stop: set it to drain and end.
-
-    Raises:
-        UserError: a problem that the user can fix; carries the exit code.
-    """
+    Raises UserError: a problem that the user can fix; carries the exit code."""
     settings = options.settings
     data_dir = Path(settings.data_dir).absolute() if settings.data_dir else None
     folders = find_folders(data=data_dir)
@@ -161,11 +148,8 @@ async def listening(
     stack: AsyncExitStack, settings: Settings, seed: bytes, last_port: int
 ) -> Libp2pNetwork:
     """Open the network on the owner's port, else on that of the last run if it is free: members
-    that were shut down together dial each other where they were.
-
-    Raises:
-        PortInUse, ListenError, NetworkError: as ``open_network``.
-    """
+    that were shut down together dial each other where they were. Raises PortInUse, ListenError,
+    NetworkError: as ``open_network``."""
     limits = HostLimits(hello_s=HELLO_S)
 
     async def listen(port: int) -> Libp2pNetwork:
@@ -245,14 +229,10 @@ class Node(ControlApi):
         self._engine: Engine
         self._training: Training
         self._relaying: Relaying
-        self._mappers: list[PortMapper] = []
         self._matches: MatchesView | None = None
         self._matches_due = -math.inf
 
-    # --- for the control server -----------------------------------------------------
-
     def status(self) -> Snapshot:
-        """Describe the node now."""
         stopping, paused = self._stop_asked.is_set(), self._pauses.now
         held_stages = self._training.held_stages
         now = take_snapshot(self._engine, held_stages, self._started, stopping, paused)
@@ -283,25 +263,21 @@ class Node(ControlApi):
         return self._matches
 
     def update(self, since: int = 0) -> Update:
-        """Describe the node now, with the remembered events after ``since``."""
         events, missed = self._event_sink.log.since(since)
         return Update(time=time.time(), snapshot=self.status(), events=events, missed=missed)
 
     def finish(self, *, discard: bool = False) -> None:
-        """Begin to drain."""
         self._may_lose(discard=discard)
         self._asked, self._discards = True, self._discards or discard
         self._stop_asked.set()
 
     def history(self, points: int = MAX_POINTS) -> Curve:
-        """Return the loss curves of the run, as far as we have seen and heard of them."""
         sink = self._event_sink
         return Curve(sink.curve.points(points), sink.held_out_curve.points(points))
 
     def pause(
         self, until: float | None = None, reason: str = "", *, discard: bool = False
     ) -> PauseView:
-        """Begin to give up every stage; return the pause."""
         self._may_lose(discard=discard)
         return self._pauses.pause(until, reason)
 
@@ -314,7 +290,6 @@ class Node(ControlApi):
             raise Impossible(f"{problem}; {UNSAVED}")
 
     def resume(self) -> bool:
-        """Take part again."""
         return self._pauses.resume()
 
     def invite(self, *, once: bool = False, life_s: float | None = None) -> InviteView:
@@ -342,7 +317,6 @@ class Node(ControlApi):
         return structs.replace(view, notes=[*view.notes, ticket_note(ticket, life_s)])
 
     def expel(self, member: str, reason: str = "") -> InvitedMember:
-        """Expel a member, named by its peer id or the end of that."""
         vouching = self._engine.handshake.vouching
         if vouching is None:
             raise Impossible("nobody vouches for anybody in this swarm, so nobody is expelled")
@@ -357,7 +331,6 @@ class Node(ControlApi):
         return member_of(vouching.register, fitting[0], linked=False)
 
     def amend(self, changes: Changes = Changes(), *, sign: bool = False) -> Amended:  # noqa: B008
-        """Change the run as its founder, or only say what would change."""
         run, book = self._swarm.manifest, self._engine.amending.book
         if run.founder != self._signer.peer:
             raise Impossible(ONLY_THE_FOUNDER.format(run.founder))
@@ -371,10 +344,7 @@ class Node(ControlApi):
             raise Impossible(str(error)) from error
         return amended(book, said, done, signed=sign)
 
-    # --- running -----------------------------------------------------------------------------
-
     async def run(self, stop: trio.Event) -> ExitCode:
-        """Run until done or stopped."""
         async with trio.open_nursery() as nursery:
             self._wire(nursery)
             try:
@@ -406,7 +376,7 @@ class Node(ControlApi):
             nursery.start_soon(self._engine.run, self._seen)
             nursery.start_soon(self._engine.reach.run)
             if not self._options.settings.no_port_mapping:
-                nursery.start_soon(self._map_port)
+                nursery.start_soon(self._engine.reach.keep_mapped)
             if self._options.relay_only:
                 nursery.start_soon(self._take_part_as_relay)
             else:
@@ -474,7 +444,7 @@ class Node(ControlApi):
             engine.history = None
         engine.shelf.is_closed = self._serves_nothing
         self._network.watch.explain = self._event_sink.explain
-        self._network.watch.renew = self._renew
+        self._network.watch.renew = engine.reach.renew
 
     async def _follow_settings(self) -> None:
         """Take the limits that the owner changes while we run."""
@@ -510,11 +480,8 @@ class Node(ControlApi):
         return peer in {address.peer for address in self._swarm.peers[:1]}
 
     def _load_register(self) -> Register | None:
-        """Return the register of members; None: members do not vouch for each other.
-
-        Raises:
-            UserError: we do not belong to it, and have no invite.
-        """
+        """Return the register of members; None: members do not vouch for each other. Raises
+        UserError: we do not belong to it, and have no invite."""
         swarm = self._swarm
         if not swarm.manifest.policy.private:
             return None
@@ -568,23 +535,6 @@ class Node(ControlApi):
     def _serves_nothing(self) -> bool:
         """Handing over our stages takes precedence over the quota; helping others does not."""
         return self._limiting.used_up and not self._training.held_stages.held
-
-    async def _map_port(self) -> None:
-        """Let the router pass a port on to us, and open its IPv6 firewall, while we run."""
-        reach = self._engine.reach
-        others = [secrets.randbelow(OUTER_PORTS) + FIRST_OUTER_PORT for _ in range(OTHER_PORTS)]
-        mapper = PortMapper("upnp", reach.wants_mapping, others, partial(reach.map, "ip4"))
-        pinhole = PortMapper("pinhole", reach.wants_pinhole, (), partial(reach.map, "ip6"))
-        self._mappers = [mapper, pinhole]
-        async with trio.open_nursery() as nursery:
-            for each in self._mappers:
-                nursery.start_soon(each.run)
-
-    def _renew(self) -> None:
-        """Our way to the others has changed: renew what the world knows of us."""
-        for mapper in self._mappers:
-            mapper.renew()
-        self._engine.reach.renew()
 
     async def _forward_stop(self, stop: trio.Event) -> None:
         await stop.wait()

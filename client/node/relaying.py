@@ -36,7 +36,6 @@ class Relaying:
     """See the module's docstring.
 
     Args:
-        engine: of the node; its advert says whether we relay and how we are reached.
         setting: the owner's ``relay``.
         may: whether the owner's quota allows for relaying now.
         always: a pure relay, whose owner knows that it is reached.
@@ -59,7 +58,6 @@ class Relaying:
         self._over = False
 
     async def run(self) -> None:
-        """Look around until cancelled."""
         while True:
             self.look()
             await trio.sleep(TICK_S)
@@ -126,7 +124,6 @@ class Relaying:
         return {member.peer: member.advert.addresses for member in some}
 
     def _tell(self, *, offers: bool) -> None:
-        """Tell the user what has changed."""
         now = self._network.reaching.relays or offers
         if now == self._told:
             return

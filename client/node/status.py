@@ -3,6 +3,7 @@
 import os
 import time
 from collections import Counter
+from collections.abc import Mapping
 
 import psutil
 from msgspec import structs
@@ -47,16 +48,8 @@ def take_snapshot(
     stopping: bool,
     paused: PauseView | None = None,
 ) -> Snapshot:
-    """Return a snapshot of the node.
-
-    Args:
-        engine: membership, matching and network.
-        held_stages: the stages it holds.
-        started: monotonic seconds of its start.
-        stopping: whether it drains.
-        paused: the owner's pause or a limit, if any.
-    """
-    manifest = engine.manifest
+    """Return a snapshot of a node that was started at these monotonic seconds."""
+    manifest, network = engine.manifest, engine.network.statistics()
     state, reason = _state(engine, held_stages, stopping, paused)
     workers, stages = _workers(held_stages), _stages(engine)
     step, sink = _step(engine, stages), engine.event_sink
@@ -84,9 +77,14 @@ def take_snapshot(
         seats=_seats(engine, held_stages),
         stages=stages,
         peers=_peers(engine),
-        network=_network(engine),
+        network=NetworkView(
+            sent_bytes=network.bytes_out,
+            sent_tensor_bytes=network.tensor_bytes_out,
+            received_bytes=network.bytes_in,
+            links=len(network.peers),
+        ),
         workers=workers,
-        counters=_counters(engine, held_stages),
+        counters=_counters(held_stages, network.refused),
         rss_bytes=psutil.Process().memory_info().rss,
         uptime_s=time.monotonic() - started,
         addresses=engine.reach.advertised(engine.network.addresses),
@@ -194,16 +192,6 @@ def _step(engine: Engine, stages: list[StageView]) -> int:
     return min(engine.amending.book.steps, max(closed, on_disk, told))
 
 
-def _network(engine: Engine) -> NetworkView:
-    statistics = engine.network.statistics()
-    return NetworkView(
-        sent_bytes=statistics.bytes_out,
-        sent_tensor_bytes=statistics.tensor_bytes_out,
-        received_bytes=statistics.bytes_in,
-        links=len(statistics.peers),
-    )
-
-
 def _state(
     engine: Engine, held_stages: HeldStages, stopping: bool, paused: PauseView | None
 ) -> tuple[NodeState, str]:
@@ -239,7 +227,6 @@ def _waits_for(engine: Engine) -> str:
 
 
 def _seats(engine: Engine, held_stages: HeldStages) -> list[SeatView]:
-    """Return every stage of ours."""
     me, view, now = engine.signer.peer, held_stages.view, engine.now()
     seats = []
     for stage, held in held_stages.held.items():
@@ -281,19 +268,20 @@ def _stages(engine: Engine) -> list[StageView]:
 
 
 def _peers(engine: Engine) -> list[PeerView]:
-    network = engine.network.statistics()
+    working = engine.network.working()
     views = []
     for member in engine.membership.roster.members():
         if member.peer == engine.signer.peer:
             continue
-        state = "connected" if member.linked else "known"
-        seconds = network.rtt_s.get(member.peer)
-        milliseconds = None if seconds is None else 1000 * seconds
-        relay = network.relays.get(member.peer, "")
-        punched = member.peer in network.punched
+        link = working.get(member.peer)
+        rtt_s = None if link is None else link.session.rtt_s
         views.append(
             PeerView(
-                peer=member.peer, state=state, rtt_ms=milliseconds, relay=relay, punched=punched
+                peer=member.peer,
+                state="connected" if member.linked else "known",
+                rtt_ms=None if rtt_s is None else 1000 * rtt_s,
+                relay="" if link is None else link.relay or "",
+                punched=link is not None and link.punched,
             )
         )
     return views
@@ -321,13 +309,12 @@ def _rss(pid: int) -> int:
         return 0
 
 
-def _counters(engine: Engine, held_stages: HeldStages) -> Counters:
+def _counters(held_stages: HeldStages, refused: Mapping[str, int]) -> Counters:
     seen = held_stages.counting.seen
     restarts = Counter(seen.restarts_led)
     for driver in held_stages.drivers():
         restarts.update(driver.seat.leader.restarts)
-    refused = dict(engine.network.statistics().refused)
-    return structs.replace(seen, refused_by_reason=refused, restarts_led=dict(restarts))
+    return structs.replace(seen, refused_by_reason=dict(refused), restarts_led=dict(restarts))
 
 
 def _own_share(engine: Engine, held_stages: HeldStages) -> float:

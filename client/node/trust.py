@@ -20,7 +20,6 @@ MAX_SHOWN = 256
 
 
 def expelled(engine: Engine) -> list[ExpelledView]:
-    """Return who was expelled, and how."""
     kept = [verdict for verdict in engine.membership.verdicts if verdict.certificate is not None]
     return [
         *(

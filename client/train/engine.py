@@ -165,14 +165,10 @@ class Engine:
         self.waypoints = WaypointDriver(self, lambda: self.history, place(Kept.WAYPOINTS))
         self.expulsions.restore()
 
-    # --- the ports -------------------------------------------------------------------------
-
     def now(self) -> float:
-        """Monotonic seconds."""
         return trio.current_time()
 
     def wall(self) -> float:
-        """Unix seconds, by the swarm's clock."""
         return self._clock.unix_s(self.own_clock(), self.now())
 
     def compare_clocks(self) -> str:
@@ -187,7 +183,6 @@ class Engine:
         return matching is not None and matching.may_speak(peer, stage, self.now())
 
     def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
-        """Queue a message; without a link it is dropped, because membership detects lost peers."""
         if peer == self.me:
             self._to_us.send_nowait(Inbound(peer, message, payload))
             return
@@ -201,19 +196,15 @@ class Engine:
 
     @property
     def amendments(self) -> Amendments:
-        """The founder's that are known."""
         return self.amending.book
 
     def linked(self) -> Collection[PeerId]:
-        """The peers that we are linked with and have admitted."""
         return self.handshake.admitted
 
     def sign(self, kind: str, body: bytes) -> Envelope:
-        """Sign a body of a kind for this swarm."""
         return self.signer.sign(kind, body, self.swarm)
 
     def perform(self, *effects: MembershipEffect) -> None:
-        """Perform effects of any machine."""
         for effect in effects:
             match effect:
                 case Send(peer, message):
@@ -234,10 +225,7 @@ class Engine:
                     self._record(effect)
 
     def warn(self, words: str) -> None:
-        """Tell the owner what is wrong with what is kept on the disk."""
         self.perform(Explain("swarm", words, "warning"))
-
-    # --- running ---------------------------------------------------------------------------
 
     def describe(self, advert: Advert) -> None:
         """Enter the swarm with this advert; matching begins."""
@@ -294,8 +282,6 @@ class Engine:
         if self._look_due:
             self._look_at_members()
         self._refresh()
-
-    # --- the network -----------------------------------------------------------------------
 
     def take(self, event: NetEvent) -> None:
         """Handle a network event: a change of a link, or a message, which its route assigns."""
@@ -396,8 +382,6 @@ class Engine:
             self.perform(*down)
             self.waypoints.machine.link_down(peer)
 
-    # --- messages to the node itself ---------------------------------------------------------
-
     def on_hello(self, peer: PeerId, message: Hello) -> None:
         """Admit a peer, if it may be."""
         self._clock.heard(peer, message.clock, self.now())
@@ -481,8 +465,6 @@ class Engine:
         with self._against(peer, "ChunkRequest"):
             await self.shelf.request(peer, request)
 
-    # --- membership ------------------------------------------------------------------------
-
     def _view_of(self, change: ViewChanged) -> None:
         """A peer has changed, or several. News of one that has done no work can wait."""
         peer = change.about
@@ -544,7 +526,7 @@ class Engine:
         roster, stages = self.membership.roster, self.manifest.stage_count
         lineage = None if self.history is None else self.history.lineage
         era = era_followed(lineage, roster, self.me)
-        return era, swarm_view(roster, stages, era, self.network.relayed())
+        return era, swarm_view(roster, stages, era, frozenset(self.network.relays()))
 
     def _is_proven(self, peer: PeerId) -> bool:
         return self.history is not None and self.history.proves(peer)
@@ -603,7 +585,6 @@ class Engine:
         return {peer: roster.addresses(peer) for peer in named if peer in there}
 
     def ability_changed(self) -> None:
-        """Tell the matching and the swarm which stages this volunteer cannot take."""
         unable = self.held_stages.unable()
         if self.matching is not None and unable != self.matching.context.unable:
             self.matched(self.matching.set_unable(unable, self.now()))
@@ -617,8 +598,6 @@ class Engine:
         self.measuring.seated(seats, self.now())
         self._view_dirty = True
         self._timer.wake()
-
-    # --- matching --------------------------------------------------------------------------
 
     def matched(self, effects: list[Effect | Assign | Unassign]) -> None:
         """Perform what the matching decided."""

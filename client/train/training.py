@@ -42,8 +42,6 @@ class Training:
         """What has to be done before the swarm is entered, in words."""
         self._engine.held_stages, held_stages.pause = held_stages, self._pause
 
-    # --- running -----------------------------------------------------------------------------
-
     async def run(self) -> None:
         """Train whenever the node may, until cancelled."""
         checkpoints = self.held_stages.checkpoints
@@ -120,12 +118,9 @@ class Training:
             self._engine.perform(Explain("swarm", "the clocks agree now: taking part"))
 
     async def _measured(self) -> tuple[Probed, str]:
-        """Return what was measured, and why the training data are not here; empty: they are.
-
-        Raises:
-            UserError: this machine is too small for any stage, the device is unusable, or one
-                worker after the other dies.
-        """
+        """Return what was measured, and why the training data are not here; empty: they are. Raises
+        UserError: this machine is too small for any stage, the device is unusable, or one worker
+        after the other dies."""
         settings, data = self.held_stages.settings, self.held_stages.data
         check_threads(settings)
         for _ in range(MEASURING_WORKERS):
@@ -156,14 +151,8 @@ class Training:
         raise UserError(words, "read volunteer logs; fewer --threads or another --device may help")
 
     def _memory_bytes(self) -> int:
-        """Return the memory to advertise.
-
-        Raises:
-            UserError: it is too little for any stage.
-        """
+        """Return the memory to advertise. Raises UserError: it is too little for any stage."""
         return bytes_to_advertise(self._engine.manifest, self.held_stages.devices())
-
-    # --- parts -------------------------------------------------------------------------------
 
     def _pause(self, why: UserError) -> None:
         if isinstance(why, NoRoom):
@@ -174,11 +163,8 @@ class Training:
 
 
 def check_threads(settings: Settings) -> None:
-    """Check that every part of the processor gets one of the threads that the owner allows.
-
-    Raises:
-        UserError: there are more parts.
-    """
+    """Check that every part of the processor gets one of the threads that the owner allows. Raises
+    UserError: there are more parts."""
     parts = len(settings.devices)
     if settings.device.startswith("cpu") and 0 < settings.threads < parts:
         words = f"{settings.device} are {parts} devices, and --threads is {settings.threads}"

@@ -106,11 +106,10 @@ class Candidate:
     probers: int = 0
     """How many have agreed on the verdict."""
     probing: bool = False
-    waiting: list[Probe] = field(default_factory=list)
-    """Probes under way."""
-    said: dict[str, bool] = field(default_factory=dict)
-    """Whether it has reached us, by the prober's prefix."""
-    silent: set[str] = field(default_factory=set)
+    waiting: Probe | None = None
+    """The probe under way."""
+    said: dict[str, bool | None] = field(default_factory=dict)
+    """Whether it has reached us, by the prober's prefix; None: it has not said so."""
 
 
 class Reachability:
@@ -125,26 +124,28 @@ class Reachability:
 
     # --- events ------------------------------------------------------------------------------
 
-    def listens(self, hosts: Iterable[str], ports: Mapping[str, int], now: float) -> None:
+    def listens(
+        self,
+        hosts: Iterable[str],
+        ports: Mapping[str, int],
+        given: Mapping[Place, Source],
+        now: float,
+    ) -> None:
         """Note our present addresses.
 
         Args:
             hosts: numbers, those of this machine's interfaces.
             ports: where we listen, by kind of host.
+            given: those that come from the owner or a router.
             now: monotonic seconds.
         """
         own = frozenset(hosts)
         moved = own != self._own
         self._own, self._ports = own, dict(ports)
+        self._given = {place: source for place, source in given.items() if is_global(place[0])}
         self._renew(now)
         if moved:
-            for candidate in self._candidates.values():
-                candidate.due = now
-
-    def give(self, places: Mapping[Place, Source], now: float) -> None:
-        """Replace the candidates that come from the owner or a router."""
-        self._given = {place: source for place, source in places.items() if is_global(place[0])}
-        self._renew(now)
+            self.renew(now)
 
     def renew(self, now: float) -> None:
         """Our way to the others has changed: probe all candidates again."""
@@ -171,23 +172,18 @@ class Reachability:
     def probed(self, probe: Probe, reached: bool | None) -> None:
         """A prober answers; None: it would not dial, or does not answer."""
         candidate = self._candidates.get(probe.place)
-        if candidate is None or probe not in candidate.waiting:
-            return
-        candidate.waiting.remove(probe)
-        if reached is None:
-            candidate.silent.add(probe.prefix)
-        else:
-            candidate.said[probe.prefix] = reached
+        if candidate is not None and candidate.waiting is probe:
+            candidate.waiting, candidate.said[probe.prefix] = None, reached
 
     def tick(self, now: float) -> list[Probe]:
-        """Return the probes to ask for now."""
+        """Return the probes to ask for now: of each candidate, one prober after the other."""
         asked: list[Probe] = []
         for candidate in self._candidates.values():
             if not candidate.probing and self._is_due(candidate, now):
-                candidate.probing = True
-                candidate.said, candidate.silent = {}, set()
-            if candidate.probing and not self._decide(candidate, now):
-                asked += self._ask(candidate)
+                candidate.probing, candidate.said = True, {}
+            if candidate.probing and candidate.waiting is None:
+                candidate.waiting = self._next_probe(candidate, now)
+                asked += [candidate.waiting] if candidate.waiting else []
         return asked
 
     # --- what is known ------------------------------------------------------------------------
@@ -240,44 +236,27 @@ class Reachability:
         patient = candidate.since + LOST_S > now
         return candidate.due <= now and there >= (PROBERS if patient else 1)
 
-    def _decide(self, candidate: Candidate, now: float) -> bool:
-        """End the probing of a candidate if the answers suffice, or no more can come."""
-        yes = sum(candidate.said.values())
-        no = len(candidate.said) - yes
-        able = self._probers(candidate.place[0]).keys() - candidate.silent | candidate.said.keys()
-        there = self._prefixes(kind_of(candidate.place[0])) - candidate.silent
+    def _next_probe(self, candidate: Candidate, now: float) -> Probe | None:
+        """Return the next probe; None: the answers suffice, or no more can come."""
+        heard = [said for said in candidate.said.values() if said is not None]
+        silent = {prefix for prefix, said in candidate.said.items() if said is None}
+        yes = sum(heard)
+        no = len(heard) - yes
+        there = self._prefixes(kind_of(candidate.place[0])) - silent
         enough = min(PROBERS, max(1, len(there))) if not yes or not no else PROBERS
         for verdict, votes in ((Verdict.PUBLIC, yes), (Verdict.PRIVATE, no)):
             if votes and votes >= enough:
                 self._settle(candidate, verdict, votes, now)
-                return True
-        left = able - candidate.said.keys() - {probe.prefix for probe in candidate.waiting}
-        if candidate.waiting or (left and len(candidate.said) < MOST_PROBERS):
-            return False
+                return None
+        for prefix, peer in self._probers(candidate.place[0]).items():
+            if prefix not in candidate.said and len(heard) < MOST_PROBERS:
+                return Probe(peer, prefix, candidate.place)
         self._settle(candidate, Verdict.UNKNOWN, 0, now)
-        return True
+        return None
 
     def _settle(self, candidate: Candidate, verdict: Verdict, agreed: int, now: float) -> None:
-        candidate.verdict, candidate.probers = verdict, agreed
-        candidate.probing = False
-        candidate.waiting.clear()
+        candidate.verdict, candidate.probers, candidate.probing = verdict, agreed, False
         candidate.due = now + (AGAIN_S if agreed >= PROBERS else ASIDE_S)
-
-    def _ask(self, candidate: Candidate) -> list[Probe]:
-        """Ask as many probers as are still needed for three that agree."""
-        yes = sum(candidate.said.values())
-        ahead = max(yes, len(candidate.said) - yes) + len(candidate.waiting)
-        busy = {probe.prefix for probe in candidate.waiting}
-        asked: list[Probe] = []
-        for prefix, peer in self._probers(candidate.place[0]).items():
-            if ahead >= PROBERS or len(candidate.said) + len(busy) + len(asked) >= MOST_PROBERS:
-                break
-            if prefix in candidate.said or prefix in candidate.silent or prefix in busy:
-                continue
-            asked.append(Probe(peer, prefix, candidate.place))
-            ahead += 1
-        candidate.waiting += asked
-        return asked
 
     # --- candidates ---------------------------------------------------------------------------
 

@@ -53,8 +53,7 @@ class Connect(RelayWire, frozen=True):
 
 
 class WhereIs(RelayWire, frozen=True):
-    """Asks a relay where it sees a peer to which we have a circuit: whoever was no member yet when
-    it asked for the circuit was not told."""
+    """Asks a relay where it sees the other end of a circuit of ours."""
 
     target: PeerText
 
@@ -63,8 +62,6 @@ class Stop(RelayWire, frozen=True):
     """A relay tells a peer with a reservation that ``asker`` wants a circuit to it."""
 
     asker: PeerText
-    host: HostText = ""
-    """Where the relay sees the asker; empty: unknown."""
 
 
 class Status(RelayWire, frozen=True):
@@ -72,7 +69,7 @@ class Status(RelayWire, frozen=True):
 
     code: Code
     host: HostText = ""
-    """Where the relay sees the target of a Connect or WhereIs, if the asker is a member."""
+    """Where the relay sees the target of a WhereIs, a number."""
 
 
 class DialBack(RelayWire, frozen=True):

@@ -63,42 +63,35 @@ class RelayLimits:
     asks_of_pair: Rate = ASKS_OF_PAIR
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Asked:
-    """A peer has opened a stream, ``number``, with a request.
+    """A peer has opened a stream with a request; what comes of it ends with the stream.
 
     Attributes:
         member: whether the peer is a member.
         relayed: whether its link with us goes through a relay.
         prefix: its address, as far as it is judged together with others; empty: by itself.
+        agreed: whether the target of a circuit has agreed; then bytes are passed on.
+        until: when it ends at the latest, unless we leave.
     """
 
-    number: int
     peer: PeerId
     message: Reserve | Connect | WhereIs
     member: bool
     relayed: bool = False
     prefix: str = ""
+    agreed: bool = False
+    until: float = math.inf
+
+    @property
+    def ends(self) -> set[str]:
+        """Both ends of a circuit."""
+        other = self.peer if isinstance(self.message, Reserve) else self.message.target
+        return {self.peer, other}
 
 
 Reply = tuple[Status | Stop, Penalise | None]
 """What is answered, or asked of the target of a circuit before; and whom to blame."""
-
-
-@dataclass(slots=True)
-class _Circuit:
-    asker: PeerId
-    target: PeerId
-    prefix: str
-    stranger: bool
-    began: float
-    open: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Reservation:
-    number: int
-    prefix: str
 
 
 @dataclass
@@ -106,7 +99,7 @@ class RelayServer:
     """See the module's docstring.
 
     Attributes:
-        refused: requests that were refused and circuits that were ended, by reason.
+        refused: requests that were refused, by reason.
         passed_bytes: of all circuits; whoever passes them on counts them.
     """
 
@@ -118,10 +111,8 @@ class RelayServer:
     """Whether we relay."""
     _until: float = math.inf
     """When all circuits end, if we no longer relay."""
-    _reservations: dict[PeerId, _Reservation] = field(default_factory=dict)
-    _replaced: list[int] = field(default_factory=list)
-    """Reservations in whose place the same peer has a later one; they are still to end."""
-    _circuits: dict[int, _Circuit] = field(default_factory=dict)
+    _reservations: dict[PeerId, Asked] = field(default_factory=dict)
+    _circuits: set[Asked] = field(default_factory=set)
     _asks: TokenBuckets[tuple[str, ...]] = field(default_factory=lambda: TokenBuckets(MAX_ASKS))
     """By asker, by target, and by both; they outlive links, or who comes again would begin anew."""
 
@@ -146,32 +137,20 @@ class RelayServer:
         if isinstance(asked.message, Reserve):
             return self._on_reserve(asked)
         if isinstance(asked.message, WhereIs):
-            return self._on_where(asked, asked.message)
+            return self._on_where(asked)
         return self._on_connect(asked, asked.message, now)
 
-    def agreed(self, number: int, agrees: bool) -> bool:
-        """The target of a circuit has answered, or could not be asked; return whether to pass bytes
-        on between the two streams, once the asker has its answer."""
-        circuit = self._circuits.get(number)
-        if circuit is None:
-            return False
-        if not agrees:
-            del self._circuits[number]
-            self.refused["unreachable"] += 1
-            return False
-        circuit.open = True
-        return True
-
-    def ended(self, number: int) -> None:
-        """A circuit or a reservation has ended."""
-        self._circuits.pop(number, None)
-        held = self._reservations
-        self._reservations = {peer: one for peer, one in held.items() if one.number != number}
+    def ended(self, asked: Asked) -> None:
+        """The stream of a request has ended."""
+        self._circuits.discard(asked)
+        if self._reservations.get(asked.peer) is asked:
+            del self._reservations[asked.peer]
 
     def admitted(self, peer: PeerId) -> None:
         """A stranger has become a member."""
-        for circuit in self._circuits.values():
-            circuit.stranger = circuit.stranger and circuit.asker != peer
+        for circuit in self._circuits:
+            if circuit.peer == peer:
+                circuit.member, circuit.until = True, math.inf
 
     def offer(self) -> None:
         """Relay from now on."""
@@ -182,16 +161,10 @@ class RelayServer:
         if self.offers:
             self.offers, self._until = False, now + drain_s
 
-    def tick(self, now: float) -> list[int]:
-        """Return the circuits and reservations to end, which are due. Call it often."""
-        over, self._replaced = self._replaced, []
-        over += [held.number for held in self._reservations.values() if now >= self._until]
-        due = {
-            number: "drained" if now >= self._until else "stranger"
-            for number, one in self._circuits.items()
-            if now >= self._until or (one.stranger and now >= one.began + self.limits.stranger_s)
-        }
-        return over + [self._end(number, reason) for number, reason in due.items()]
+    def is_over(self, asked: Asked, now: float) -> bool:
+        """Whether a circuit or a reservation has to end, or its peer has a later one."""
+        held = self._reservations.get(asked.peer) if isinstance(asked.message, Reserve) else asked
+        return held is not asked or now >= min(asked.until, self._until)
 
     # --- inside ------------------------------------------------------------------------------
 
@@ -203,9 +176,7 @@ class RelayServer:
             return self._refuse("not-a-member")
         if peer not in self._reservations and self._has_no_place(asked.prefix):
             return self._refuse("full")
-        if (before := self._reservations.get(peer)) is not None:
-            self._replaced.append(before.number)
-        self._reservations[peer] = _Reservation(asked.number, asked.prefix)
+        self._reservations[peer] = asked
         return Status("ok"), None
 
     def _has_no_place(self, prefix: str) -> bool:
@@ -216,11 +187,10 @@ class RelayServer:
     def _share(self, most: int) -> int:
         return max(1, int(self.limits.prefix_share * most))
 
-    def _on_where(self, asked: Asked, message: WhereIs) -> Reply:
+    def _on_where(self, asked: Asked) -> Reply:
         if not asked.member:
             return self._refuse("not-a-member")
-        ends = {(one.asker, one.target) for one in self._circuits.values() if one.open}
-        if (asked.peer, message.target) not in ends:
+        if not any(one.agreed and one.ends == asked.ends for one in self._circuits):
             return self._refuse("no-circuit")
         return Status("ok"), None
 
@@ -233,7 +203,7 @@ class RelayServer:
         limits = self.limits
         if not self._asks.take({("pair", asker, target): limits.asks_of_pair}, now):
             return self._refuse("too-often", Penalise(asker, "relay-flood", 2))
-        if self._is_full(asked, target):
+        if self._is_full(asked):
             return self._refuse("full")
         whose, rate = ("for", limits.asks)
         if not asked.member:
@@ -243,32 +213,28 @@ class RelayServer:
             return self._refuse("too-often")
         if not self._asks.take({(whose, target): rate}, now):
             return self._refuse("too-often")
-        self._circuits[asked.number] = _Circuit(asker, target, asked.prefix, not asked.member, now)
+        asked.until = math.inf if asked.member else now + limits.stranger_s
+        self._circuits.add(asked)
         return Stop(asker), None
 
-    def _is_full(self, asked: Asked, target: PeerId) -> bool:
+    def _is_full(self, asked: Asked) -> bool:
         """Whether one of the bounds that a circuit would count for is reached."""
-        limits, asker, circuits = self.limits, asked.peer, list(self._circuits.values())
+        limits, circuits = self.limits, self._circuits
         near = [one for one in circuits if asked.prefix and one.prefix == asked.prefix]
-        pair = sum({asker, target} == {one.asker, one.target} for one in circuits)
-        of = Counter(peer for one in circuits for peer in (one.asker, one.target))
+        pair = sum(one.ends == asked.ends for one in circuits)
+        of = Counter(peer for one in circuits for peer in one.ends)
         counted = [
             (len(circuits), limits.circuits),
             (len(near), self._share(limits.circuits)),
-            (max(of[asker], of[target]), limits.circuits_of_member),
+            (max(of[peer] for peer in asked.ends), limits.circuits_of_member),
             (pair, limits.circuits_of_pair),
         ]
         if not asked.member:
             most = limits.circuits_of_strangers
-            counted.append((sum(one.stranger for one in circuits), most))
-            counted.append((sum(one.stranger for one in near), self._share(most)))
+            counted.append((sum(not one.member for one in circuits), most))
+            counted.append((sum(not one.member for one in near), self._share(most)))
         return any(found >= most for found, most in counted)
 
     def _refuse(self, code: Code, blame: Penalise | None = None) -> Reply:
         self.refused[code] += 1
         return Status(code), blame
-
-    def _end(self, number: int, reason: str) -> int:
-        del self._circuits[number]
-        self.refused[reason] += 1
-        return number

@@ -165,17 +165,6 @@ def test_importing_the_network_prints_nothing_and_brings_what_it_uses(tmp_path: 
     assert not os.listdir(str(tmp_path))
 
 
-@pytest.mark.slow
-def test_another_version_of_the_library_is_refused() -> None:
-    code = (
-        "import importlib.metadata as m; real = m.version\n"
-        "m.version = lambda name: '0.9.0' if name == 'libp2p' else real(name)\n"
-        "import client.net.libp2p_patches"
-    )
-    done = apart(sys.executable, "-c", code)
-    assert "ImportError: libp2p 0.9.0 is installed" in done.stderr
-
-
 async def test_a_machine_that_moves_has_other_addresses(
     hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,6 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from client.net.relay import reaching
 from client.net.relay.reaching import RELAYS, REVIEW_S, Reaching
 from protocol.pace import ASIDE_S
-from protocol.relay.messages import Status
 from tests.support.protocol_examples import peer
 
 ME, R1, R2, R3, R4 = (peer(number) for number in range(5))
@@ -24,7 +23,7 @@ class Relays:
     peer_id = ME
 
     def __init__(self, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(reaching, "answered", self._answered)
+        monkeypatch.setattr(reaching, "agreed", self._agreed)
         self.reaching = Reaching(self, nursery)  # type: ignore[arg-type]
         self.asked: list[str] = []
         """Those that have not answered yet."""
@@ -34,7 +33,7 @@ class Relays:
         ended, session = trio.Event(), SimpleNamespace(closed=True)
         return SimpleNamespace(peer=relay, ip="", session=session, ended=ended)
 
-    async def _answered(self, links: object, connection: Any, message: object) -> Any:
+    async def _agreed(self, links: object, connection: Any, message: object) -> Any:
         self.asked.append(connection.peer)
         done, places = self._answers[connection.peer] = trio.Event(), []
         await done.wait()
@@ -54,7 +53,7 @@ class Relays:
             if granted:
                 end = trio.Event()
                 stream = SimpleNamespace(receive_some=lambda _, end=end: end.wait(), reset=end.set)
-                places.append((stream, Status("ok")))
+                places.append(stream)
             done.set()
         await wait_all_tasks_blocked()
 

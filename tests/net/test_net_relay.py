@@ -48,10 +48,9 @@ async def test_two_that_cannot_dial_each_other_meet_through_a_relay(networks: Ne
         for number, payload in enumerate(payloads):
             assert await next_inbound(b) == Inbound(a.peer_id, backward(number), payload)
             assert await next_inbound(a) == Inbound(b.peer_id, backward(number), payload)
-        assert a.statistics().relays == {b.peer_id: relay.peer_id}
-        assert b.statistics().relays == {a.peer_id: relay.peer_id}
-        assert relay.statistics().relays == {}
-        assert [one.relayed() for one in (a, b, relay)] == [{b.peer_id}, {a.peer_id}, set()]
+        assert a.relays() == {b.peer_id: relay.peer_id}
+        assert b.relays() == {a.peer_id: relay.peer_id}
+        assert relay.relays() == {}
         assert relay.passing.machine.circuits == 1
         assert relay.passing.machine.passed_bytes > 2 * sum(map(len, payloads))
 
@@ -104,13 +103,13 @@ async def test_a_dead_relay_is_replaced_by_the_other_one(networks: Networks) -> 
             await reserve(b, first, second)
             a.want({b.peer_id: b.reaching.addresses})
             await until(lambda: linked(a, b))
-            through = a.statistics().relays[b.peer_id]
+            through = a.relays()[b.peer_id]
             if through != first.peer_id:  # the first one is the one that ends here
                 await a.disconnect(b.peer_id, "the other way")
                 await a.connect(f"{first.addresses[0]}/p2p-circuit/p2p/{b.peer_id}")
                 a.want({b.peer_id: b.reaching.addresses})
-            assert a.statistics().relays[b.peer_id] == first.peer_id
-        await until(lambda: a.statistics().relays.get(b.peer_id) == second.peer_id)
+            assert a.relays()[b.peer_id] == first.peer_id
+        await until(lambda: a.relays().get(b.peer_id) == second.peer_id)
         await say(a, b.peer_id, backward(7), b"again")
         assert (await next_inbound(b)).message == backward(7)
         await until(lambda: len(b.reaching.addresses) == 1)
@@ -243,7 +242,7 @@ async def test_a_slow_reader_stops_its_sender_and_fills_no_memory(networks: Netw
         await a.connect(relay.addresses[0])
         connection = a.direct(relay.peer_id)
         stream, answer = await ask(connection, Connect(b.peer_id))
-        assert answer == Status("ok", "127.0.0.1")
+        assert answer == Status("ok")
         sent = 0
         with trio.move_on_after(3):
             while True:
@@ -286,9 +285,9 @@ async def test_a_direct_connection_takes_over_from_a_relayed_one_in_the_midst_of
             senders.start_soon(send, a, b)
             senders.start_soon(send, b, a)
             await until(lambda: len(got[a]) > 20 and len(got[b]) > 20)
-            assert a.statistics().relays
+            assert a.relays()
             a.want({b.peer_id: b.addresses})
-            await until(lambda: not a.statistics().relays and not b.statistics().relays)
+            await until(lambda: not a.relays() and not b.relays())
             before = len(got[a]), len(got[b])
             await until(lambda: len(got[a]) > before[0] + 20 and len(got[b]) > before[1] + 20)
             over.set()

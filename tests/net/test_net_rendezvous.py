@@ -51,7 +51,7 @@ async def test_each_gets_whom_it_awaits_whoever_comes_first(port: int) -> None:
     heard: dict[str, bytes] = {}
 
     async def wait_for(host: str) -> None:
-        with await_at("ip4", port) as rendezvous:
+        with await_at(host, port) as rendezvous:
             async with await rendezvous.accept(host) as stream:
                 heard[host] = await stream.receive_some(16)
 
@@ -68,7 +68,7 @@ async def test_each_gets_whom_it_awaits_whoever_comes_first(port: int) -> None:
 
 async def test_nobody_listens_once_nobody_is_awaited(port: int) -> None:
     for _ in range(2):
-        with trio.move_on_after(0.01), await_at("ip4", port) as rendezvous:
+        with trio.move_on_after(0.01), await_at(ONE, port) as rendezvous:
             await rendezvous.accept(ONE)
         with socket.socket() as late, pytest.raises(ConnectionRefusedError):
             late.connect(("127.0.0.1", port))
@@ -92,7 +92,7 @@ async def test_a_peer_that_cannot_be_dialled_is_met_when_it_comes(port: int) -> 
 async def test_a_connection_that_cannot_be_taken_ends_nothing(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with await_at("ip4", port) as rendezvous, trio.fail_after(20):
+    with await_at(ONE, port) as rendezvous, trio.fail_after(20):
         accept, close = rendezvous._socket.accept, rendezvous._socket.close
         failures = [errno.EMFILE, errno.EHOSTUNREACH]
 

@@ -13,15 +13,15 @@ from trio.testing import MockClock
 
 from client.net.host import Connection
 from client.net.links import Carrier, Common, Link
-from client.net.pacing import Pacing, Rates
-from client.net.unfinished import FLOOR_BYTES_PER_S, PATIENCE_S, UnfinishedFrames
-from client.net.yamux import KEPT_BYTES, YamuxSession, YamuxStream
+from client.net.pacing import Pacer
+from client.net.unfinished import PATIENCE_S, UnfinishedFrames
+from client.net.yamux import FLOOR_BYTES_PER_S, KEPT_BYTES, YamuxSession, YamuxStream
 from protocol.errors import RemoteProtocolError
 from protocol.limits import MAX_PAYLOAD_BYTES, USUAL_PAYLOAD_BYTES
 from protocol.relay.holding import Room
 from protocol.wire.framing import encode_frame
 from protocol.wire.messages import Goodbye, Message, encode_message
-from tests.support.arrivals import backward
+from tests.support.arrivals import backward, buffered
 from tests.support.protocol_examples import peer
 
 
@@ -34,7 +34,6 @@ class Lane:
             trip_s=0.1,
             budget=Room(0),
             reply=lambda frame: None,
-            measure_trip=lambda: None,
         )
         self.stream = YamuxStream(cast(YamuxSession, session), 1)
         self.deliver_takes_s = 0.0
@@ -43,13 +42,14 @@ class Lane:
         """Payloads."""
         self.refused: RemoteProtocolError | None = None
         self.ended_at: float | None = None
-        self.pacing = Pacing(Rates())
+        self.pacer = Pacer(0)
         common = Common(
             deliver=self._deliver,
             refused=lambda peer, error: None,
             changed=lambda link: None,
             request=_no_circuits,
-            pacing=self.pacing,
+            upload=self.pacer,
+            download=self.pacer,
             unfinished=UnfinishedFrames(),
             hello_s=math.inf,
         )
@@ -60,7 +60,7 @@ class Lane:
     async def send(self, data: bytes) -> None:
         """Put it there and wait until it has been taken."""
         self.stream.on_data(memoryview(data))
-        while self.stream.buffered_bytes and self.refused is None:
+        while buffered(self.stream) and self.refused is None:
             await trio.sleep(0.1)
 
     async def _deliver(self, link: Link, message: Message, payload: bytes) -> None:
@@ -134,7 +134,7 @@ async def test_between_frames_it_waits_for_ever(lane: Lane, autojump_clock: Mock
 
 
 async def test_our_own_pacing_does_not_count(lane: Lane, autojump_clock: MockClock) -> None:
-    lane.pacing.limit(Rates(download_bytes_per_s=1000))
+    lane.pacer.limit(1000)
     data = wire(1024 * KIB)
     for start in range(0, len(data), 64 * KIB):
         await lane.send(data[start : start + 64 * KIB])
@@ -219,7 +219,7 @@ async def test_other_tasks_run_while_a_reader_takes_what_lies_there() -> None:
         lane = Lane(nursery, "control")
         for _ in range(pieces):
             lane.stream.on_data(memoryview(one * (1 + KEPT_BYTES // len(one))))
-        while lane.stream.buffered_bytes:
+        while buffered(lane.stream):
             turns += 1
             await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()

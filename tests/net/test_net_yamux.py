@@ -32,7 +32,7 @@ from client.net.yamux import (
 )
 from protocol.errors import RemoteProtocolError
 from protocol.relay.holding import Room
-from tests.support.arrivals import buffered_bytes, until
+from tests.support.arrivals import buffered, buffered_bytes, until
 from tests.support.loopback import Hosts, Intrude, dialled
 
 CHUNK_BYTES = MAX_PLAINTEXT_BYTES - HEADER.size
@@ -130,7 +130,7 @@ def test_data_holds_on_to_no_more_than_twice_its_size(sizes: list[int]) -> None:
                 stream.on_data(memoryview(bytes(MAX_PLAINTEXT_BYTES))[:size])
                 total += size
         held = sum(_memory(chunk) for chunk in stream._chunks)
-        assert stream.buffered_bytes == total
+        assert buffered(stream) == total
         assert held <= 2.1 * total + MAX_PLAINTEXT_BYTES
 
     trio.run(fill)
@@ -367,8 +367,8 @@ async def test_a_writer_waits_for_its_reader_and_does_not_die(pair: Callable[[],
     near, far = await streams(pair)
     with pytest.raises(trio.TooSlowError):
         await near.send_all([b"x" * (INITIAL_WINDOW_BYTES + 1)], stall_s=0.2)
-    assert far.buffered_bytes <= INITIAL_WINDOW_BYTES
-    await until(lambda: far.buffered_bytes >= INITIAL_WINDOW_BYTES)
+    assert buffered(far) <= INITIAL_WINDOW_BYTES
+    await until(lambda: buffered(far) >= INITIAL_WINDOW_BYTES)
     assert await taken(far, INITIAL_WINDOW_BYTES) == b"x" * INITIAL_WINDOW_BYTES
     await near.send_all([b"goes on"], stall_s=5)
     assert await far.receive_some() == b"goes on"

@@ -90,9 +90,8 @@ def test_two_behind_routers_that_keep_their_ports_or_let_others_in_become_direct
         took_s = pair.until_direct_s()
         assert took_s is not None, (pair.a.network.statistics(), pair.b.network.statistics())
         for one, other_one in ((pair.a, pair.b), (pair.b, pair.a)):
-            statistics = one.network.statistics()
-            assert statistics.punched == (other_one.network.peer_id,)
-            assert statistics.relays == {}
+            assert one.network.working()[other_one.network.peer_id].punched
+            assert one.network.relays() == {}
             assert one.network.ends(other_one.network.peer_id) is None  # it proves nothing
             assert Verdict.PUBLIC not in {s.verdict for s in one.reach.machine.candidates()}
 
@@ -110,7 +109,7 @@ def test_two_behind_firewalls_of_ipv6_become_direct(rtt_ms: int) -> None:
             link = one.network.direct(other.network.peer_id)
             assert link is not None
             assert ":" in link.ip
-            assert one.network.statistics().punched == (other.network.peer_id,)
+            assert link.punched
 
 
 def test_what_is_sent_while_the_link_becomes_direct_arrives_once_and_in_order(
@@ -148,6 +147,4 @@ def test_a_router_that_gives_each_peer_another_port_keeps_its_home_relayed(
         pair = meet(swarm)
         assert pair.until_direct_s(15.0) is None
         assert pair.a.network.punching.refused["missed"] >= 3
-        assert pair.a.network.statistics().relays == {
-            pair.b.network.peer_id: pair.relay.network.peer_id
-        }
+        assert pair.a.network.relays() == {pair.b.network.peer_id: pair.relay.network.peer_id}

@@ -95,7 +95,7 @@ def test_a_forwarded_port_is_found_and_its_end_is_noticed() -> None:
             assert member.reach.advertised(member.addresses)[0] == mine
             member.wait(lambda _: not _unanswered(net))  # the router would answer it by a reset
             net.restart_router("home")
-            member.reach.machine.listens([], {"ip4": PORT}, 0.0)  # as after a change of network
+            member.reach.machine.listens([], {"ip4": PORT}, {}, 0.0)  # as after a change of network
             member.wait(lambda now: now.state == "unreachable")
             assert mine not in member.reach.advertised(member.addresses)
 

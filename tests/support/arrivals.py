@@ -7,7 +7,7 @@ import trio
 from client.net.errors import NetworkError
 from client.net.libp2p_network import UP_S, Libp2pNetwork
 from client.net.network import Inbound
-from client.net.yamux import YamuxSession
+from client.net.yamux import YamuxSession, YamuxStream
 from protocol.ids import PeerId
 from protocol.wire.messages import Backward, Message
 
@@ -25,7 +25,11 @@ def backward(number: int) -> Backward:
 
 def buffered_bytes(session: YamuxSession) -> int:
     """Bytes received on all streams and not yet taken."""
-    return sum(stream.buffered_bytes for stream in session._streams.values())
+    return sum(map(buffered, session._streams.values()))
+
+
+def buffered(stream: YamuxStream) -> int:
+    return sum(map(len, stream._chunks))
 
 
 async def until(condition: Callable[[], object]) -> None:

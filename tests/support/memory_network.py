@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager, suppress
 import trio
 
 from client.net.errors import AddressError, DialError, NetworkError
+from client.net.host import Connection
 from client.net.network import Inbound, NetEvent, NetworkStatistics, PeerDown, PeerUp
 from client.net.penalties import PenaltyBox
 from protocol.address import Address
@@ -147,8 +148,11 @@ class MemoryNetwork:
     def trust(self, proven: Collection[PeerId] | None, guests: int) -> None:
         self.trusted = proven
 
-    def relayed(self) -> frozenset[PeerId]:
-        return frozenset()
+    def working(self) -> dict[PeerId, Connection]:
+        return {}
+
+    def relays(self) -> dict[PeerId, PeerId]:
+        return {}
 
     def ends(self, peer: PeerId) -> None:
         return None

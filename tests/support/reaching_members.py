@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Final
 
 import trio
@@ -17,7 +16,6 @@ import trio
 from client.control.snapshot import ReachView
 from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import Inbound, PeerDown, PeerUp
-from client.net.port_mapper import PortMapper
 from client.train.messaging.handshake import CLIENT, PROTOCOL
 from client.train.swarm.reach import Reach
 from protocol.effects import Explain, Penalise
@@ -82,11 +80,7 @@ class ReachingMember:
             nursery.start_soon(self.reach.run)
             nursery.start_soon(self._take)
             if self._port_mapping:
-                four, six = (partial(self.reach.map, kind) for kind in ("ip4", "ip6"))
-                mapper = PortMapper("upnp", self.reach.wants_mapping, (20_001,), four)
-                pinhole = PortMapper("pinhole", self.reach.wants_pinhole, (), six)
-                nursery.start_soon(mapper.run)
-                nursery.start_soon(pinhole.run)
+                nursery.start_soon(self.reach.keep_mapped)
             self.addresses = network.addresses
             for address in self._dial:
                 await network.connect(address)

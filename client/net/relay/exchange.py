@@ -20,6 +20,7 @@ from protocol.ids import PeerId
 from protocol.relay.messages import (
     MAX_RELAY_MESSAGE_BYTES,
     RelayMessage,
+    Status,
     decode_relay_message,
     encode_relay_message,
 )
@@ -31,49 +32,21 @@ _LENGTH_BYTES = 2
 
 
 class Links(Protocol):
-    """The part of the network that relaying and punching use."""
+    """The part of ``Libp2pNetwork`` that relaying and punching use."""
 
     @property
-    def peer_id(self) -> PeerId:
-        """Our peer id."""
-        ...
-
-    def direct(self, peer: PeerId) -> Connection | None:
-        """Return the connection of a link that works without a relay; None: there is none."""
-        ...
-
-    def is_member(self, peer: PeerId) -> bool:
-        """Whether a peer is a member."""
-        ...
-
-    def penalise(self, peer: PeerId, points: int, reason: str) -> None:
-        """Count a broken rule."""
-        ...
-
-    async def connect(self, *addresses: str) -> PeerId:
-        """Dial a peer at any of its multiaddrs and wait until its link is up."""
-
-    async def dial_any(self, addresses: Sequence[str]) -> None:
-        """Try addresses in turn until one answers, as far as they may be called."""
-
-    def serve_circuit(self, stream: ByteStream, relay: PeerId, asker: PeerId) -> None:
-        """Take an inbound connection that a relay passes on."""
-
-    def is_admitted(self, peer: PeerId) -> bool:
-        """Whether a peer is linked and admitted."""
-        ...
-
-    def dialling(self, peer: PeerId) -> trio.Lock:
-        """Return what is held while a peer is dialled."""
-
-    def change_of(self, peer: PeerId) -> trio.lowlevel.ParkingLot:
-        """Return where to wait for a change of a peer's link or addresses, or of our places."""
-
-    async def dial_beside(self, peer: PeerId) -> None:
-        """Dial a peer beside a relayed connection, at the addresses that may be called now."""
-
-    async def meet(self, target: Destination, own_port: int, *, first: bool) -> None:
-        """Dial a peer that dials us, and let the link move; raises DialError."""
+    def peer_id(self) -> PeerId: ...
+    def direct(self, peer: PeerId) -> Connection | None: ...
+    def is_member(self, peer: PeerId) -> bool: ...
+    def is_admitted(self, peer: PeerId) -> bool: ...
+    def penalise(self, peer: PeerId, points: int, reason: str) -> None: ...
+    async def connect(self, *addresses: str) -> PeerId: ...
+    async def dial_any(self, addresses: Sequence[str]) -> None: ...
+    async def dial_beside(self, peer: PeerId) -> None: ...
+    async def meet(self, target: Destination, own_port: int, *, first: bool) -> None: ...
+    def serve_circuit(self, stream: ByteStream, relay: PeerId, asker: PeerId) -> None: ...
+    def dialling(self, peer: PeerId) -> trio.Lock: ...
+    def change_of(self, peer: PeerId) -> trio.lowlevel.ParkingLot: ...
 
 
 async def send_message(stream: YamuxStream, message: RelayMessage) -> None:
@@ -134,6 +107,19 @@ async def answered(
         links.penalise(connection.peer, error.penalty, error.reason)
     except FAILURES:
         pass
+    return None
+
+
+async def agreed(
+    links: Links, connection: Connection | None, message: RelayMessage
+) -> YamuxStream | None:
+    """Ask; return the stream, which stays open, if the other side agrees."""
+    if (found := await answered(links, connection, message)) is None:
+        return None
+    stream, answer = found
+    if answer == Status("ok"):
+        return stream
+    stream.reset()
     return None
 
 

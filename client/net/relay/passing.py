@@ -6,23 +6,21 @@ each direction (``Holding``), and a slow reader slows its sender down. The bytes
 circuits wait for the rate that the owner lends, and behind the tensors of our own training
 (``pacing.py``).
 
-State: the machine, the shares, and the streams of each request.
+State: the machine, the shares, and the task of each request.
 """
 
 from contextlib import suppress
-from dataclasses import dataclass
-from itertools import count
 from typing import Final
 
 import trio
-from msgspec.structs import replace
 
 from client.net.errors import NetworkError
 from client.net.host import Connection
-from client.net.pacing import Pacing
-from client.net.relay.exchange import Links, answered, send_message
+from client.net.pacing import Pacer
+from client.net.relay.exchange import Links, agreed, send_last, send_message
 from client.net.relay.reaching import REVIEW_S
 from client.net.relay.shares import MAX_PIECE_BYTES, Sender, Shares
+from client.net.transport import closing
 from client.net.yamux import YamuxStream
 from protocol.hosts import is_loopback, prefix_of
 from protocol.ids import PeerId
@@ -35,36 +33,17 @@ STALL_S: Final = 30.0
 """Seconds after which a side that takes nothing ends its circuit; data it takes earns time back."""
 
 
-@dataclass(slots=True, eq=False)
-class _Request:
-    """One request and, if that leads to a circuit, its two streams."""
-
-    number: int
-    stream: YamuxStream
-    scope: trio.CancelScope
-    lasts: bool = False
-    """Whether it led to a circuit or a reservation."""
-    target: YamuxStream | None = None
-
-
 class PassingOn:
-    """See the module's docstring.
+    """See the module's docstring; the nursery ends with the network."""
 
-    Args:
-        links: the links of this network.
-        nursery: ends with the network.
-        pacing: of all that we send.
-    """
-
-    def __init__(self, links: Links, nursery: trio.Nursery, pacing: Pacing) -> None:
-        self._links, self._nursery = links, nursery
-        self._pace = pacing.upload.lanes["background"]
+    def __init__(self, links: Links, nursery: trio.Nursery, upload: Pacer) -> None:
+        self._links = links
+        self._pace = upload.lanes["background"]
         self._lent = 0.0
         self.machine = RelayServer(links.peer_id, RelayLimits())
         self._shares = Shares()
         self._room = Room()
-        self._requests: dict[int, _Request] = {}
-        self._numbers = count(1)
+        self._requests: dict[Asked, trio.CancelScope] = {}
         nursery.start_soon(self._tick)
         nursery.start_soon(self._shares.run)
 
@@ -88,47 +67,49 @@ class PassingOn:
         self, connection: Connection, stream: YamuxStream, message: Reserve | Connect | WhereIs
     ) -> None:
         """Answer a request that came on a stream, and carry the circuit that it leads to."""
-        with trio.CancelScope() as scope:
-            request = _Request(next(self._numbers), stream, scope)
-            self._requests[request.number] = request
-            try:
-                await self._serve(request, connection, message)
-            except NetworkError:
-                pass  # the asker has ended its stream
-            finally:
-                self._forget(request)
-
-    async def _serve(
-        self, request: _Request, connection: Connection, message: Reserve | Connect | WhereIs
-    ) -> None:
-        peer, number = connection.peer, request.number
-        member, relayed = self._links.is_member(peer), connection.relay is not None
-        asked = Asked(number, peer, message, member, relayed, _prefix(connection))
+        peer, relayed = connection.peer, connection.relay is not None
+        asked = Asked(peer, message, self._links.is_member(peer), relayed, _prefix(connection))
         answer, blame = self.machine.asked(asked, trio.current_time())
         if blame is not None:
             self._links.penalise(peer, blame.points, blame.reason)
-        if isinstance(answer, Stop) and isinstance(message, Connect):
-            ask_target = replace(answer, host=connection.ip)
-            agrees = await self._ask_target(request, PeerId(message.target), ask_target)
-            request.lasts = self.machine.agreed(number, agrees)
-            answer = Status("ok" if request.lasts else "unreachable")
-        is_member = self._links.is_member(peer)  # perhaps since it has asked
-        if is_member and not isinstance(message, Reserve) and answer == Status("ok"):
-            answer = Status("ok", self._host_of(PeerId(message.target)))
-        await send_message(request.stream, answer)
-        if isinstance(message, Reserve) and answer == Status("ok"):
-            request.lasts = True
-            await self._hold(request.stream, peer)
+        with suppress(NetworkError), trio.CancelScope() as scope:  # the asker has ended its stream
+            self._requests[asked] = scope
+            try:
+                await self._serve(asked, stream, answer)
+            finally:
+                del self._requests[asked]
+                self.machine.ended(asked)
+
+    async def _serve(self, asked: Asked, stream: YamuxStream, answer: Status | Stop) -> None:
+        match asked.message, answer:
+            case Connect(target), Stop():
+                await self._connect(asked, stream, PeerId(target), answer)
+            case Reserve(), Status("ok"):
+                async with closing(stream):
+                    await send_message(stream, answer)
+                    await self._hold(stream, asked.peer)
+            case WhereIs(target), Status("ok"):
+                found = self._links.direct(PeerId(target))
+                await send_last(stream, Status("ok", "" if found is None else found.ip))
+            case _, Status():
+                await send_last(stream, answer)
+
+    async def _connect(
+        self, asked: Asked, stream: YamuxStream, target: PeerId, message: Stop
+    ) -> None:
+        """Ask the target, and if it agrees, pass bytes on between the two."""
+        there = self._links.direct(target)
+        if (far := await agreed(self._links, there, message)) is None:
+            self.machine.refused["unreachable"] += 1
+            await send_last(stream, Status("unreachable"))
             return
-        if not request.lasts or request.target is None or not isinstance(message, Connect):
-            request.stream.send_eof()
-            return
-        target = PeerId(message.target)
-        there, back = request.target, request.stream
-        async with trio.open_nursery() as nursery:
-            near, far = _prefix(connection), _prefix(self._links.direct(target))
-            nursery.start_soon(self._carry, request, back, there, (peer, near or peer))
-            nursery.start_soon(self._carry, request, there, back, (target, far or target))
+        asked.agreed = True
+        async with closing(far), closing(stream):
+            await send_message(stream, Status("ok"))
+            near, other = asked.prefix or asked.peer, _prefix(there) or target
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._carry, nursery, stream, far, (asked.peer, near))
+                nursery.start_soon(self._carry, nursery, far, stream, (target, other))
 
     async def _hold(self, stream: YamuxStream, peer: PeerId) -> None:
         """Wait until a reservation ends: with its stream, or some time after its holder was a
@@ -138,19 +119,8 @@ class PassingOn:
                 await stream.receive_some(1)  # whatever comes, it is the end
                 return
 
-    async def _ask_target(self, request: _Request, target: PeerId, message: Stop) -> bool:
-        found = await answered(self._links, self._links.direct(target), message)
-        if found is None:
-            return False
-        request.target, answer = found
-        return isinstance(answer, Status) and answer.code == "ok"
-
-    def _host_of(self, peer: PeerId) -> str:
-        connection = self._links.direct(peer)
-        return "" if connection is None else connection.ip
-
     async def _carry(
-        self, request: _Request, source: YamuxStream, to: YamuxStream, sender: Sender
+        self, nursery: trio.Nursery, source: YamuxStream, to: YamuxStream, sender: Sender
     ) -> None:
         """Pass on one direction; its end ends the circuit, and nothing else."""
         with suppress(NetworkError):  # of either link, which ends by itself
@@ -158,16 +128,10 @@ class PassingOn:
                 await self._pass_on(source, to, sender)
             except trio.TooSlowError:
                 self.machine.refused["stalled"] += 1
-        request.scope.cancel()
+        nursery.cancel_scope.cancel()
 
     async def _pass_on(self, source: YamuxStream, to: YamuxStream, sender: Sender) -> None:
-        """Pass on what one side sends until it sends no more.
-
-        Args:
-            source: read from.
-            to: written to.
-            sender: whose share the bytes come out of.
-        """
+        """Pass on what one side sends until it sends no more, out of the share of ``sender``."""
         holding = Holding(self._room, trio.current_time())
         try:
             while data := await source.receive_held(MAX_PIECE_BYTES):
@@ -175,25 +139,17 @@ class PassingOn:
                 await self._pace(len(data))
                 await to.send_all([data], STALL_S)
                 now = trio.current_time()
-                source.release(len(data), holding.passed(len(data), source.trip_s, now))
+                source.release(holding.passed(len(data), source.trip_s, now))
                 self.machine.passed_bytes += len(data)
         finally:
             holding.close()
 
     async def _tick(self) -> None:
         while True:
-            for number in self.machine.tick(trio.current_time()):
-                if (request := self._requests.get(number)) is not None:
-                    request.scope.cancel()
+            for asked, scope in self._requests.items():
+                if self.machine.is_over(asked, trio.current_time()):
+                    scope.cancel()
             await trio.sleep(TICK_S)
-
-    def _forget(self, request: _Request) -> None:
-        del self._requests[request.number]
-        if request.lasts and not request.stream.done:
-            request.stream.reset()
-        if request.target is not None and not request.target.done:
-            request.target.reset()
-        self.machine.ended(request.number)
 
 
 def _prefix(connection: Connection | None) -> str:

@@ -6,6 +6,8 @@ left alone for a while: it could change our addresses without end. After five mi
 goes on where it would be made now, and not where there is a better relay; the place of one that
 relays no more is filled at once. A circuit to a peer is dialled like any address; one from a peer
 is handed to the host like an inbound connection.
+ The usual handshake runs over
+a circuit, so the relay sees ciphertext and cannot take the peer's place.
 
 State, all bounded: the relays it may choose, the reservations and requests, at most two each beside
 those that lapse, and the relays that were of no use lately.
@@ -21,7 +23,7 @@ import trio
 from client.net.addresses import Destination, parse_destination
 from client.net.errors import AddressError, DialError, NetworkError
 from client.net.host import Connection
-from client.net.relay.exchange import Links, answered, send_last, send_message
+from client.net.relay.exchange import Links, agreed, answered, send_last, send_message
 from client.net.transport import ByteStream, closing
 from client.net.yamux import YamuxStream
 from protocol.hosts import number_of, prefix_of
@@ -61,12 +63,7 @@ class _Reservation:
 
 
 class Reaching:
-    """See the module's docstring.
-
-    Args:
-        links: the links of this network.
-        nursery: ends with the network.
-    """
+    """See the module's docstring; the nursery ends with the network."""
 
     def __init__(self, links: Links, nursery: trio.Nursery) -> None:
         self._links, self._nursery = links, nursery
@@ -140,37 +137,29 @@ class Reaching:
             await send_last(stream, Status("no-reservation"))
             return
         await send_message(stream, Status("ok"))
-        _carry_circuit(stream, message.host)
+        stream.let_window_grow(WINDOW_BYTES)
         self._links.serve_circuit(stream, relay, PeerId(message.asker))
 
     @asynccontextmanager
     async def dial(self, address: Destination) -> AsyncIterator[ByteStream]:
-        """Ask the relay for a circuit, once linked with it; it ends with the block.
-
-        Raises:
-            DialError: it gives none, in words with the address.
-        """
-        connection = await self._relay_of(address)
-        found = await answered(self._links, connection, Connect(address.peer))
-        if found is None:
-            raise DialError(f"{address}: the relay does not answer")
-        stream, answer = found
-        said = answer if isinstance(answer, Status) else Status("unreachable")
-        _carry_circuit(stream, said.host)
-        async with closing(stream):
-            if said.code != "ok":
-                raise DialError(f"{address}: {REFUSALS.get(said.code, 'the relay refuses')}")
-            yield stream
-
-    async def _relay_of(self, address: Destination) -> Connection:
-        """Return the connection with the relay of an address, made if need be."""
+        """Ask the relay for a circuit, once linked with it; it ends with the block. Raises
+        DialError: it gives none, in words with the address."""
         hop = address.first_hop
         if self._links.direct(hop.peer) is None:
             await self._links.connect(str(hop))
         connection = self._links.direct(hop.peer)
         if connection is None:
             raise DialError(f"{address}: {REFUSALS['over-a-circuit']}")
-        return connection
+        found = await answered(self._links, connection, Connect(address.peer))
+        if found is None:
+            raise DialError(f"{address}: the relay does not answer")
+        stream, answer = found
+        stream.let_window_grow(WINDOW_BYTES)
+        async with closing(stream):
+            if answer != Status("ok"):
+                code = answer.code if isinstance(answer, Status) else "unreachable"
+                raise DialError(f"{address}: {REFUSALS.get(code, 'the relay refuses')}")
+            yield stream
 
     async def _reserve(self, relay: PeerId) -> None:
         """Ask a relay for a reservation, and see when it ends."""
@@ -211,23 +200,11 @@ class Reaching:
         if self._links.direct(relay) is None:
             await self._links.dial_any([str(address) for address in candidates])
         connection = self._links.direct(relay)
-        found = await answered(self._links, connection, Reserve())
-        if connection is None or found is None:
-            return None
-        stream, answer = found
-        if answer != Status("ok"):
-            stream.reset()
+        stream = await agreed(self._links, connection, Reserve())
+        if connection is None or stream is None:
             return None
         near = tuple(one for one in candidates if one.host == connection.ip)
         return connection, stream, (near or candidates)[0]
-
-
-def _carry_circuit(stream: YamuxStream, host: str) -> None:
-    """Let a stream of the link with a relay carry a circuit; ``host`` is where the relay sees the
-    other end, as it says. The usual handshake runs over it, so the relay sees ciphertext and cannot
-    take the peer's place."""
-    stream.host_by_relay = host
-    stream.let_window_grow(WINDOW_BYTES)
 
 
 def _prefix_of(address: Destination) -> str:

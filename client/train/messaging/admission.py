@@ -44,11 +44,7 @@ class Vouching:
 
     def check(self, peer: PeerId, shown: bytes) -> Answer:
         """Admit members by the credential of their Hello, and vouch for a peer with a ticket of
-        ours.
-
-        Raises:
-            RemoteProtocolError: it is malformed or forged.
-        """
+        ours. Raises RemoteProtocolError: it is malformed or forged."""
         if not shown:
             return no("this swarm is entered by invitation: ask a member for an invite")
         answer, chain = self.register.admit(peer, shown, self._ports.wall())
@@ -62,34 +58,24 @@ class Vouching:
         return answer
 
     def link_up(self, peer: PeerId) -> None:
-        """Tell a new link who was expelled."""
         self._tell(peer, self.register.expulsions)
 
     def vouched(self, chain: Sequence[Envelope]) -> None:
-        """A member has vouched for us: send the chain to all peers.
-
-        Raises:
-            RemoteProtocolError: the chain is invalid, or another peer's.
-        """
+        """A member has vouched for us: send the chain to all peers. Raises RemoteProtocolError: the
+        chain is invalid, or another peer's."""
         if self.register.take_chain(chain, self._ticket):
             self._save()
             self._greet()
 
     def expelled(self, sender: PeerId, expulsion: Expulsion) -> None:
         """Handle an expulsion that a member tells us of; a new one is passed on to all others.
-
-        Raises:
-            RemoteProtocolError: it is invalid.
-        """
+        Raises RemoteProtocolError: it is invalid."""
         if self.register.take_expulsion(expulsion):
             self._spread(expulsion, sender)
 
     def expel(self, member: PeerId, reason: str) -> None:
-        """Expel a member, with all members that it has invited.
-
-        Raises:
-            LocalProtocolError: we may not expel it.
-        """
+        """Expel a member, with all members that it has invited. Raises LocalProtocolError: we may
+        not expel it."""
         self._spread(self.register.expel(member, reason, self._ports.wall()), None)
 
     def _spread(self, news: Expulsion, sender: PeerId | None) -> None:
@@ -118,12 +104,8 @@ class Vouching:
         self._out(answer.reason if known else f"the swarm refuses us: {reason}")
 
     def draw_ticket(self, secret: bytes, uses: int, life_s: float = TICKET_LIFE_S) -> Ticket:
-        """Return a ticket for a new invite of ours, with 32 random bytes, a number of members, and
-        the seconds within which it lets them in.
-
-        Raises:
-            LocalProtocolError: we may not invite.
-        """
+        """Return a ticket for a new invite of ours, with 32 random bytes; raises
+        LocalProtocolError: we may not invite."""
         ticket = self.register.draw_ticket(secret, uses, self._ports.wall(), life_s)
         self._save()
         return ticket

@@ -43,7 +43,6 @@ async def find_swarm(
     If no member answers, a former member starts alone: it may be the first to come back.
 
     Args:
-        target: an invite, a swarm file or an address.
         store: the swarms known on this machine; None: none of them counts.
         seen: collects network events about anything else.
         timeout_s: limit for the whole search.
@@ -77,14 +76,8 @@ async def find_swarm(
 
 
 def remember_swarm(swarm: SwarmFile, store: SwarmStore, tell: Callable[[Event], None]) -> None:
-    """Save a swarm for the next start; for one that is known already a failure is only reported.
-
-    Args:
-        tell: gets a warning if a known swarm cannot be saved.
-
-    Raises:
-        UserError: the disk refuses, and the swarm is new.
-    """
+    """Save a swarm for the next start; for one that is known already a failure is only told. Raises
+    UserError: the disk refuses, and the swarm is new."""
     try:
         store.remember(swarm)
     except OSError as error:
@@ -102,15 +95,9 @@ def _known_swarm(target: Target, store: SwarmStore | None) -> SwarmFile | None:
 
 
 async def dial_first(network: Libp2pNetwork, peers: Sequence[Address], timeout_s: float) -> PeerId:
-    """Connect to the first member that answers.
-
-    Args:
-        peers: addresses; the members are tried in turn, each at all of its own.
-        timeout_s: limit for all attempts; if a member turns us away, ``TURNED_AWAY_S`` if longer.
-
-    Raises:
-        UserError: no member answered in time (exit code 69); lists the attempts.
-    """
+    """Connect to the first member that answers; they are tried in turn, each at all its addresses.
+    If a member turns us away, the limit is at least ``TURNED_AWAY_S``. Raises UserError: no member
+    answered in time (exit code 69); lists the attempts."""
     tried: dict[PeerId, str] = {}
     began = trio.current_time()
     with trio.move_on_after(timeout_s) as patience:

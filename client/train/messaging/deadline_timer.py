@@ -12,12 +12,7 @@ share the next tick. So ticks take at most a fifth of the time, however many mes
 
 
 class DeadlineTimer:
-    """Sleeps until the next deadline, within bounds, and then ticks.
-
-    Args:
-        deadlines: monotonic seconds; None for a machine without a deadline.
-        tick: runs all machines.
-    """
+    """Sleeps until the next deadline (monotonic seconds), within bounds, and then ticks."""
 
     def __init__(
         self, deadlines: Callable[[], Iterable[float | None]], tick: Callable[[], None]
@@ -30,7 +25,6 @@ class DeadlineTimer:
         self._wake.set()
 
     async def run(self) -> None:
-        """Tick until cancelled."""
         while True:
             now = trio.current_time()
             due = min((d for d in self._deadlines() if d is not None), default=now + TICK_MAX_S)

@@ -71,7 +71,6 @@ class Handshake:
         return Hello(PROTOCOL, self.file.swarm, CLIENT, proof, self.clock(), self.sees(peer))
 
     def gone(self, peer: PeerId) -> None:
-        """A link is down."""
         for peers in (self.admitted, self._told, self._parted):
             peers.discard(peer)
         self.early.pop(peer, None)

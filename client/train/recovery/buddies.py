@@ -61,8 +61,6 @@ class Buddies:
         self._complaint = ""
         """About the disk; empty: copies are kept."""
 
-    # --- keeping -----------------------------------------------------------------------------
-
     async def run(self) -> None:
         """Fetch the copies that we are to keep, until cancelled."""
         while True:
@@ -176,8 +174,6 @@ class Buddies:
             words = "copies of neighbouring stages are kept again"
             self._ports.perform(Explain("transfer", words, over=self._complaint))
             self._complaint = ""
-
-    # --- being kept --------------------------------------------------------------------------
 
     async def hand_over(self, stage: int, version: int, timeout_s: float) -> bool:
         """Wait until our buddy has a checkpoint of ours; return whether it has within

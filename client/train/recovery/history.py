@@ -62,11 +62,7 @@ class History:
     """See the module's docstring."""
 
     def __init__(
-        self,
-        ports: Ports,
-        folder: CheckpointFolder,
-        shelf: Shelf,
-        downloads: Downloads,
+        self, ports: Ports, folder: CheckpointFolder, shelf: Shelf, downloads: Downloads
     ) -> None:
         self._ports, manifest = ports, ports.manifest
         self._stages = manifest.stage_count
@@ -94,8 +90,6 @@ class History:
         self._stale = trio.Event()
         self._made: set[tuple[int, int]] = set()
         self._made_all = True  # the checkpoints found at the start are of its lineage
-
-    # --- what a stage's newcomer asks --------------------------------------------------------
 
     @property
     def lineage(self) -> Lineage:
@@ -145,8 +139,6 @@ class History:
         """Return the newest version that the swarm has, as far as we know."""
         return max(self.lineage.version, self.machine.known.newest_whole().version)
 
-    # --- inputs ------------------------------------------------------------------------------
-
     def record(self, record: RecordChanged) -> None:
         """Handle another member's stored record, or its expiry."""
         if record.said is None:
@@ -180,11 +172,9 @@ class History:
         return self._ports.held_stages
 
     def tick(self, now: float) -> None:
-        """Handle deadlines that have passed."""
         self._perform(self.machine.tick(now))
 
     def next_deadline(self) -> float | None:
-        """Return when ``tick`` has something to do."""
         return self.machine.next_deadline()
 
     def stored(self, stage: int, version: int) -> None:
@@ -274,8 +264,6 @@ class History:
         copies = {Copy(s.stage, s.version, bytes.fromhex(s.hash)) for s in ours}
         self._perform(self.machine.set_copies(copies, self._ports.now()))
         return self._saved == self.lineage and len(found) >= len(entries)
-
-    # --- effects -----------------------------------------------------------------------------
 
     def _perform(self, effects: list[RecoveryEffect]) -> None:
         for effect in effects:

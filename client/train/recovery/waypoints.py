@@ -52,43 +52,30 @@ class WaypointDriver:
         except RemoteProtocolError as error:
             self._ports.warn(f"the chain of waypoints cannot be used, going on without it: {error}")
 
-    # --- inputs ------------------------------------------------------------------------------
-
     def link_up(self, peer: PeerId) -> None:
-        """Show a new link our chain."""
         self._perform(self.machine.link_up(peer))
 
     def link(self, peer: PeerId, message: ChainLink) -> None:
-        """Take a link of a peer's chain.
-
-        Raises:
-            RemoteProtocolError: it does not follow from the one before.
-        """
+        """Take a link of a peer's chain. Raises RemoteProtocolError: it does not follow from the
+        one before."""
         self._perform(self.machine.link(peer, message, self._ports.now()))
 
     def record(self, record: RecordChanged) -> None:
-        """Handle a member's record of what it has signed, or its expiry.
-
-        Raises:
-            RemoteProtocolError: a part with a bad signature.
-        """
+        """Handle a member's record of what it has signed, or its expiry. Raises
+        RemoteProtocolError: a part with a bad signature."""
         if record.said is None:
             self.machine.forget(record.signer)
         else:
             self._perform(self.machine.receive(record.signer, record.said))
 
     def closed(self, committed: Committed) -> None:
-        """A seat of ours has closed a step."""
         made = committed.stage, committed.era, committed.version, bytes.fromhex(committed.hash)
         self._perform(self.machine.closed(*made, committed.roll))
 
     def update(self, era: int, view: SwarmView) -> None:
-        """Take a new view of our lineage."""
         stages = range(self._ports.manifest.stage_count)
         serving = [[r.peer for r in view.serving(stage)] for stage in stages]
         self._perform(self.machine.update(era, serving))
-
-    # --- inside ------------------------------------------------------------------------------
 
     def _proves(self, peer: PeerId) -> bool:
         history = self._history()

@@ -35,14 +35,9 @@ class Candidate:
 
 
 def candidates(stored: Mapping[PeerId, Stored], view: SwarmView) -> list[Candidate]:
-    """Return the best complete versions, the best first: those that a replica of every stage has on
-    its disk, then the newest. Stages advance together, so a version too far ahead of another
-    stage's is a false claim.
-
-    Args:
-        stored: the newest stored record of each author, its signature verified.
-        view: the live replicas.
-    """
+    """Return the best complete versions by the newest verified record of each author, in order:
+    those that a replica of every stage has on its disk, then the newest. Stages advance together,
+    so a version too far ahead of another stage's is a false claim."""
     serving = view.replicas()
 
     def weigh(author: PeerId, copy: Copy) -> int:

@@ -23,7 +23,6 @@ class Counting:
         """But for what was refused, and what open seats have planned again."""
 
     def note_committed(self, committed: Committed) -> None:
-        """A seat has closed a step."""
         self.seen.rounds_committed += 1
         self.seen.rounds_restarted += max(0, committed.attempt - 1)
         self._event_sink.closed(committed)

@@ -120,7 +120,6 @@ class EventSink:
         return newest[0].loss if newest else None
 
     def publish(self, event: Event) -> None:
-        """Put an event into the log and show it."""
         view = self.log.append(event, time.time())
         if _is_error(view):
             self._error = view
@@ -136,7 +135,6 @@ class EventSink:
         return self._error.words, self._error.time
 
     def explain(self, effect: Explain) -> None:
-        """Report an explanation of a machine."""
         if self._error is not None and self._error.words == effect.over:
             self._error = None
         self.publish(
@@ -158,14 +156,8 @@ class EventSink:
     def progressed(
         self, step: int, loss: float, tokens: int, now: float, vouchers: int = 0
     ) -> None:
-        """Take the swarm's progress; one that is not newer is ignored.
-
-        Args:
-            loss: of that step, nats.
-            tokens: up to it.
-            now: monotonic seconds.
-            vouchers: replicas of the last stage that report it; 0: we computed it ourselves.
-        """
+        """Take the swarm's progress (loss in nats, tokens up to this step); one that is not newer
+        is ignored. ``vouchers``: replicas of the last stage that report it; 0: we computed it."""
         if self.progress is not None and step <= self.progress.step:
             return
         words = f"step {step}: loss {loss:.4f}"

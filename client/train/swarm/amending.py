@@ -30,18 +30,12 @@ class Amending:
         self._file = Persisted(path, KeptAmendments, ports.warn)
         self.book = Amendments(ports.manifest, ports.swarm, self._file.load())
 
-    # --- links -------------------------------------------------------------------------------
-
     def link_up(self, peer: PeerId) -> None:
-        """Tell a new link all that we know."""
         self._tell([peer], self.book.kept.amendments)
 
     def receive(self, peer: PeerId, envelopes: Sequence[Envelope]) -> None:
-        """Take what a peer tells.
-
-        Raises:
-            RemoteProtocolError: one of them is not the founder's, or malformed.
-        """
+        """Take what a peer tells. Raises RemoteProtocolError: one of them is not the founder's, or
+        malformed."""
         for envelope in envelopes:
             self._take(envelope, besides=peer)
 

@@ -34,7 +34,6 @@ class Contributions:
         self._looked_at = -math.inf
 
     def closed(self, committed: Committed) -> None:
-        """A stage of ours has committed a step."""
         if committed.version <= self._versions.get(committed.stage, 0):
             return
         self._versions[committed.stage] = committed.version
@@ -59,7 +58,6 @@ class Contributions:
 
     @property
     def own(self) -> int:
-        """Our microbatches in committed steps."""
         return self._counts.get(self._me, 0)
 
     def counts(self) -> dict[PeerId, int]:
@@ -76,5 +74,4 @@ class Contributions:
         return dict(list(self._names.items())[-most:])
 
     def save(self) -> None:
-        """Write the file."""
         self._file.keep(KeptContributions(self._versions, self._counts, self._names))

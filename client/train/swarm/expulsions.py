@@ -59,15 +59,11 @@ class Expulsions:
             self._perform([verdict])
 
     def link_up(self, peer: PeerId) -> None:
-        """Send a new link the proofs."""
         self._ports.perform(*self._proofs.link_up(peer))
 
     def stated(self, author: PeerId, message: Decisive) -> None:
         """Handle a statement in a round from its author, and pass its statement on to our siblings.
-
-        Raises:
-            RemoteProtocolError: it is not signed, or not by its author.
-        """
+        Raises RemoteProtocolError: it is not signed, or not by its author."""
         there = self._siblings(message.stage)
         if author not in there:
             return  # the seat ignores it, too
@@ -81,11 +77,8 @@ class Expulsions:
 
     def passed_on(self, sender: PeerId, envelope: Envelope) -> None:
         """Handle a statement of a sibling that another one passes on; those of other peers are not
-        kept, so that they displace nothing.
-
-        Raises:
-            RemoteProtocolError: it is no statement, or not signed by its author.
-        """
+        kept, so that they displace nothing. Raises RemoteProtocolError: it is no statement, or not
+        signed by its author."""
         _, stage, *_ = place_of(envelope)
         there, author = self._siblings(stage), PeerId(envelope.signer)
         if author not in self.verdicts and {sender, author}.issubset(there):
@@ -102,11 +95,7 @@ class Expulsions:
             self._perform(self._proofs.found(proof, member=self._is_member(proof)))
 
     def receive(self, sender: PeerId, proof: Proof) -> None:
-        """Handle a proof from a peer.
-
-        Raises:
-            RemoteProtocolError: it proves nothing.
-        """
+        """Handle a proof from a peer. Raises RemoteProtocolError: it proves nothing."""
         now, member = self._ports.now(), self._is_member(proof)
         self._perform(self._proofs.receive(sender, proof, now, member=member))
 

@@ -58,7 +58,6 @@ class LossReports:
             self._evaluated()
 
     def heard(self, kind: str) -> None:
-        """A record of a loss has arrived."""
         if kind == HELD_OUT:
             self._evaluated()
         elif self._me not in (serving := self._versions()):  # else we compute the loss ourselves

@@ -70,8 +70,6 @@ class Measuring:
         self._sampled = self._revised = self._published = float("-inf")
         self._said = Measurements()
 
-    # --- what comes and goes -------------------------------------------------------------------
-
     def sent(self, peer: PeerId, message: Message, size_bytes: int, now: float) -> None:
         """Note a message queued for ``peer`` at ``now``, with a payload of ``size_bytes``."""
         match message:
@@ -89,7 +87,6 @@ class Measuring:
                 self.outgoing.begin(peer, now)
 
     def closed(self, committed: Committed, now: float) -> None:
-        """A stage of ours has committed a step."""
         shares = dict(zip(committed.roll, committed.shares, strict=True))
         self.service.closed(committed.stage, committed.version, shares, now)
 
@@ -115,7 +112,6 @@ class Measuring:
                 self.incoming.arrived(peer, size_bytes, now)
 
     def gone(self, peer: PeerId) -> None:
-        """The link to a peer is gone."""
         self.service.gone(peer)
         self.incoming.gone(peer)
         self.outgoing.gone(peer)
@@ -126,8 +122,6 @@ class Measuring:
             self._beliefs.forget(record.signer)
         else:
             self._beliefs.report(record.signer, record.said)
-
-    # --- what follows --------------------------------------------------------------------------
 
     def believed(self, member: Member) -> Belief:
         """Return what is believed of a member's capacity."""

@@ -84,11 +84,8 @@ class Notary:
         return True
 
     def promised(self, stage: int, era: int, step: int) -> tuple[int, int]:
-        """Return step and attempt up to which we may have signed in a stage and lineage.
-
-        Args:
-            step: at which it begins.
-        """
+        """Return step and attempt up to which we may have signed in a stage and lineage, which
+        begins at ``step``."""
         promise = self._word.promise(stage, era)
         if self._old and stage not in self._taken:
             promise = max(promise, (step, LEFT_OUT))

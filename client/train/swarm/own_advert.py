@@ -27,18 +27,9 @@ AT_LIMIT = 0.7
 
 
 class OwnAdvert:
-    """See the module's docstring; publishes nothing before ``enter``.
+    """See the module's docstring; publishes nothing before ``enter``."""
 
-    Args:
-        measuring: of our partners, which shows our line.
-    """
-
-    def __init__(
-        self,
-        membership: Membership,
-        measuring: Measuring,
-        ports: Ports,
-    ) -> None:
+    def __init__(self, membership: Membership, measuring: Measuring, ports: Ports) -> None:
         self._membership, self._measuring, self._ports = membership, measuring, ports
         self._advert: Advert | None = None
         self.addresses: Callable[[], Sequence[str]] = tuple
@@ -46,20 +37,14 @@ class OwnAdvert:
 
     @property
     def entered(self) -> bool:
-        """Whether we are a member."""
         return self._advert is not None
 
     def enter(self, advert: Advert, unable: Mapping[Stage, str]) -> None:
-        """Enter the swarm."""
         self._advert = msgspec.structs.replace(advert, unable=tuple(sorted(unable)))
         self._tell(self._advert)
 
     async def keep_current(self, settings: Callable[[], Settings], folder: Path) -> None:
-        """Update the advert periodically until cancelled.
-
-        Args:
-            folder: data folder, which keeps the bandwidth.
-        """
+        """Update the advert periodically until cancelled; the data folder keeps the bandwidth."""
         while True:
             self.update(settings(), folder)
             await trio.sleep(UPDATE_S)

@@ -1,11 +1,14 @@
-"""Drives the machine of reachability: hears where peers see us, and asks for probes.
+"""Drives the machine of reachability: hears where peers see us, asks for probes, and has the
+router map our port.
 
 Every few seconds it looks at this machine's addresses, which change with the network. What is found
 is told to the owner in words. State: the machines, and what was told.
 """
 
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final, Literal
 
 import trio
@@ -14,6 +17,7 @@ from client.control.snapshot import ReachView
 from client.net.addresses import reachable_hosts
 from client.net.gateway import Mapped
 from client.net.libp2p_network import Libp2pNetwork
+from client.net.port_mapper import PortMapper
 from client.train.ports import Ports
 from protocol.address import Address, parse_address
 from protocol.effects import Explain, Penalise
@@ -31,14 +35,12 @@ from protocol.reachability.machine import (
 
 LOOK_S: Final = 5.0
 """Between two looks at this machine's addresses."""
+FIRST_OUTER_PORT, OUTER_PORTS, OTHER_PORTS = 20_000, 30_000, 4
+"""Of the outer ports to wish for where the router has given ours to another machine."""
 
 
 class Reach:
-    """See the module's docstring.
-
-    Args:
-        nursery: ends with the node.
-    """
+    """See the module's docstring; the nursery ends with the node."""
 
     def __init__(self, engine: Ports, network: Libp2pNetwork, nursery: trio.Nursery) -> None:
         self._engine, self._network, self._nursery = engine, network, nursery
@@ -47,8 +49,11 @@ class Reach:
         """Addresses that the owner announces."""
         self._mapped: dict[str, Mapped] = {}  # by kind of host
         self._told: dict[Place, Verdict] = {}
-
-    # --- messages -----------------------------------------------------------------------------
+        others = [FIRST_OUTER_PORT + secrets.randbelow(OUTER_PORTS) for _ in range(OTHER_PORTS)]
+        self._mappers = (
+            PortMapper("upnp", self.wants_mapping, others, partial(self.map, "ip4")),
+            PortMapper("pinhole", self.wants_pinhole, (), partial(self.map, "ip6")),
+        )
 
     def sees(self, peer: PeerId) -> Place | None:
         """Return where we see a peer; None: through a relay, or where no other network does."""
@@ -56,7 +61,6 @@ class Reach:
         return None if ends is None or not is_global(ends.host) else (ends.host, ends.port)
 
     def gone(self, peer: PeerId) -> None:
-        """A link has ended."""
         self.machine.gone(peer, self._engine.now())
         self._tell_network()
 
@@ -111,10 +115,7 @@ class Reach:
             where = f"{mapped.host} port {mapped.port}"
             words = f"the router passes {where} on to this volunteer, as it was asked to"
             self._engine.perform(Explain("swarm", words))
-        self.machine.give(self._given(), self._engine.now())
-        self._go_on()
-
-    # --- running ------------------------------------------------------------------------------
+        self._look()
 
     async def run(self) -> None:
         """Look at our addresses, and probe them, until cancelled."""
@@ -122,24 +123,27 @@ class Reach:
             self._look()
             await trio.sleep(LOOK_S)
 
+    async def keep_mapped(self) -> None:
+        """Let the router pass a port on to us, and open its IPv6 firewall, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for mapper in self._mappers:
+                nursery.start_soon(mapper.run)
+
     def renew(self) -> None:
         """Our way to the others has changed: look at once, and let everything be probed again."""
+        for mapper in self._mappers:
+            mapper.renew()
         self.machine.renew(self._engine.now())
         self._look()
 
     def _look(self) -> None:
-        self.machine.listens(self._own_hosts(), self._ports(), self._engine.now())
-        self.machine.give(self._given(), self._engine.now())
+        given: dict[Place, Source] = {}
+        for held in self._mapped.values():
+            given[held.host, held.port] = "mapped"
+        for address in self.announced:
+            given[address.host, address.port] = "announced"
+        self.machine.listens(self._own_hosts(), self._ports(), given, self._engine.now())
         self._go_on()
-
-    def _given(self) -> dict[Place, Source]:
-        announced: dict[Place, Source] = {
-            (address.host, address.port): "announced" for address in self.announced
-        }
-        mapped: dict[Place, Source] = {
-            (held.host, held.port): "mapped" for held in self._mapped.values()
-        }
-        return {**mapped, **announced}
 
     def _go_on(self) -> None:
         for probe in self.machine.tick(self._engine.now()):
@@ -196,8 +200,6 @@ class Reach:
             return False
         seen = [host for host in self.machine.outer_hosts() if kind_of(host) == "ip4"]
         return not is_global(held.host) or (bool(seen) and held.host not in seen)
-
-    # --- what is known ------------------------------------------------------------------------
 
     @property
     def reachable(self) -> bool:

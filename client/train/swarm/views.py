@@ -20,13 +20,8 @@ from protocol.wire.parts import SeatStatus
 def swarm_view(
     roster: Roster, stages: int, era: int, relayed: frozenset[PeerId] = frozenset()
 ) -> SwarmView:
-    """Return the live replicas of every stage in one lineage.
-
-    Peers without a link and seats of another era are left out.
-
-    Args:
-        relayed: peers whose link goes through a relay.
-    """
+    """Return the live replicas of every stage in one lineage: those of linked peers. The link of
+    relayed ones goes through a relay."""
     seen: list[list[Replica]] = [[] for _ in range(stages)]
     for member in roster.linked():
         for seat in member.seats:

@@ -58,9 +58,13 @@ async def test_a_status_says_who_holds_what_and_how_all_are_linked(
         me, other, idle = first.peer, last.peer, (await swarm.add()).peer
         await swarm.until_done()
         network = first.engine.network
-        links = {"rtt_s": {other: 0.25}, "relays": {idle: other}, "punched": (other,)}
-        linked = replace(network.statistics(), tensor_bytes_out=7, refused={"a lie": 2}, **links)
-        monkeypatch.setattr(network, "statistics", lambda: linked)
+        counted = replace(network.statistics(), tensor_bytes_out=7, refused={"a lie": 2})
+        monkeypatch.setattr(network, "statistics", lambda: counted)
+        links = {
+            other: SimpleNamespace(session=SimpleNamespace(rtt_s=0.25), relay=None, punched=True),
+            idle: SimpleNamespace(session=SimpleNamespace(rtt_s=None), relay=other, punched=False),
+        }
+        monkeypatch.setattr(network, "working", lambda: links)
         now, whole = first.shown(), 6 * swarm.manifest.microbatches_per_step
         assert (now.state, now.step, now.steps, now.tokens_per_s, now.eta_s) == (
             "done",
@@ -84,7 +88,7 @@ async def test_a_status_says_who_holds_what_and_how_all_are_linked(
             other: PeerView(peer=other, state="connected", rtt_ms=250.0, punched=True),
             idle: PeerView(peer=idle, state="connected", relay=other),
         }
-        bytes_ = {"sent_bytes": linked.bytes_out, "received_bytes": linked.bytes_in}
+        bytes_ = {"sent_bytes": counted.bytes_out, "received_bytes": counted.bytes_in}
         assert now.network == NetworkView(sent_tensor_bytes=7, links=2, **bytes_)
         assert [worker.stage for worker in now.workers] == [0, None]
         assert (now.counters.rounds_committed, now.counters.refused_by_reason) == (6, {"a lie": 2})

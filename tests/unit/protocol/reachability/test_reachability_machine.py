@@ -1,5 +1,7 @@
 """Reachability: what probers say of our addresses, on virtual time."""
 
+from collections.abc import Mapping
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,8 +14,10 @@ from protocol.reachability.machine import (
     MAX_CANDIDATES,
     MAX_OBSERVERS,
     Ends,
+    Place,
     Probe,
     Reachability,
+    Source,
     Verdict,
 )
 
@@ -29,9 +33,12 @@ class World:
         self.now = 0.0
         self.machine = Reachability()
         self.asked: list[Probe] = []
-        self.machine.listens(["192.168.1.2"], {"ip4": PORT, "ip6": PORT}, self.now)
+        self.listen({})
         for number in range(members):
             self.meet(number)
+
+    def listen(self, given: Mapping[Place, Source]) -> None:
+        self.machine.listens(["192.168.1.2"], {"ip4": PORT, "ip6": PORT}, given, self.now)
 
     def meet(self, number: int, seen: str = US, port: int = 50_000, dialled: bool = True) -> None:
         ends = Ends(FAR[number], 40_000, dialled)
@@ -40,13 +47,19 @@ class World:
     def ask(self, after_s: float = 0.0) -> list[str]:
         """Let time pass; who is asked to dial back, by name."""
         self.now += after_s
-        self.asked = self.machine.tick(self.now)
-        return [str(probe.peer) for probe in self.asked]
+        found = self.machine.tick(self.now)
+        self.asked += found
+        return [str(probe.peer) for probe in found]
 
-    def answer(self, *reached: bool | None) -> None:
-        """Those asked last answer in order, and the machine goes on."""
-        for probe, answer in zip(self.asked, reached, strict=False):
+    def answer(self, *reached: bool | None) -> list[str]:
+        """Those who are asked answer, one after the other; return their names."""
+        names = []
+        for answer in reached:
+            probe = self.asked.pop()
+            names.append(str(probe.peer))
             self.machine.probed(probe, answer)
+            self.ask()
+        return names
 
     def verdict(self) -> Verdict:
         found = {s.place: s.verdict for s in self.machine.candidates()}
@@ -58,16 +71,15 @@ def test_three_members_of_different_prefixes_have_to_agree_and_who_is_silent_is_
     silent: bool,
 ) -> None:
     world = World(members=5)
-    assert world.ask() == ["p0", "p1", "p2"]
+    assert world.ask() == ["p0"]
     assert world.asked[0].place == (US, PORT)
-    third = world.asked[2]
-    world.answer(True, True)
-    assert world.ask() == [], "the third may answer yet"
+    assert world.ask() == [], "it may answer yet"
+    assert world.answer(True, True) == ["p0", "p1"]
     assert world.verdict() is Verdict.UNKNOWN
-    world.machine.probed(third, None if silent else True)
-    assert world.ask() == ["p3"] * silent
-    world.answer(True)
-    assert world.ask() == []
+    assert world.answer(None if silent else True) == ["p2"]
+    if silent:
+        assert world.answer(True) == ["p3"]
+    assert world.ask() == world.asked == []
     assert world.verdict() is Verdict.PUBLIC
     assert world.machine.candidates()[0].probers == 3
 
@@ -76,10 +88,9 @@ def test_what_the_router_maps_is_probed_again_at_once_and_once() -> None:
     world = World()
     for again in (True, True, False):
         assert bool(world.ask()) is again
-        world.answer(True, True, True)
+        world.answer(*[True, True, True] * again)
         assert world.ask() == []
-        world.machine.listens(["192.168.1.2"], {"ip4": PORT, "ip6": PORT}, world.now)
-        world.machine.give({(US, PORT): "mapped"}, world.now)
+        world.listen({(US, PORT): "mapped"})
 
 
 def test_who_sees_us_elsewhere_does_not_see_us_there_any_more() -> None:
@@ -92,38 +103,32 @@ def test_who_sees_us_elsewhere_does_not_see_us_there_any_more() -> None:
 def test_without_a_majority_of_three_nothing_is_known() -> None:
     world = World(members=4)
     world.ask()
-    world.answer(True, False, False)
-    assert world.ask() == ["p3"]
-    world.answer(True)
-    world.ask()
+    assert world.answer(True, False, False, True) == ["p0", "p1", "p2", "p3"]
     assert world.verdict() is Verdict.UNKNOWN
     assert world.ask(ASIDE_S - 1) == []
-    assert world.ask(1) == ["p0", "p1", "p2"]
+    assert world.ask(1) == ["p0"]
 
 
 @pytest.mark.parametrize("answers", [(True, True), (True, None), (None, None)])
 def test_where_there_are_fewer_all_of_them_have_to_agree(answers: tuple[bool | None, ...]) -> None:
     world = World(members=2)
     assert world.ask() == world.ask(LOST_S - 1) == []
-    assert world.ask(1) == ["p0", "p1"]
-    world.answer(*answers)
-    world.ask()
+    assert world.ask(1) == ["p0"]
+    assert world.answer(*answers) == ["p0", "p1"]
     agreed = answers.count(True) > 0
     assert world.verdict() is (Verdict.PUBLIC if agreed else Verdict.UNKNOWN)
-    assert world.ask(ASIDE_S) == ["p0", "p1"]  # soon again
+    assert world.ask(ASIDE_S) == ["p0"]  # soon again
 
 
 def test_two_that_agree_are_asked_again_as_soon_as_there_is_a_third() -> None:
     world = World(members=2)
     world.ask(LOST_S)
     world.answer(True, True)
-    world.ask()
     assert world.verdict() is Verdict.PUBLIC
     world.meet(2)
-    assert world.ask() == ["p0", "p1", "p2"]
+    assert world.ask() == ["p0"]
     assert world.verdict() is Verdict.PUBLIC
-    world.answer(False, False, False)
-    world.ask()
+    assert world.answer(False, False, False) == ["p0", "p1", "p2"]
     assert world.verdict() is Verdict.PRIVATE
 
 
@@ -131,15 +136,13 @@ def test_it_is_probed_again_and_at_once_when_the_network_changes() -> None:
     world = World()
     world.ask()
     world.answer(True, True, True)
-    world.ask()
     assert world.ask(AGAIN_S - 1) == []
-    assert len(world.ask(1)) == 3
+    assert world.ask(1) == ["p0"]
     world.answer(True, True, True)
     assert world.ask() == []
-    world.machine.listens(["192.168.2.7"], {"ip4": PORT}, world.now)
-    assert len(world.ask()) == 3
+    world.machine.listens(["192.168.2.7"], {"ip4": PORT}, {}, world.now)
+    assert world.ask() == ["p0"]
     world.answer(False, False, False)
-    world.ask()
     assert world.verdict() is Verdict.PRIVATE
 
 
@@ -163,31 +166,27 @@ def test_what_cannot_be_seen_from_elsewhere_is_no_observation() -> None:
 def test_answers_of_others_and_to_nothing_do_not_count() -> None:
     world = World()
     world.ask()
-    for probe in world.asked:
-        for peer in (PeerId("p77"), probe.peer):
-            world.machine.probed(Probe(peer, probe.prefix, probe.place), True)
-            world.machine.probed(Probe(peer, probe.prefix, (US, 77)), True)
-    world.ask()
+    (probe,) = world.asked
+    for peer in (PeerId("p77"), probe.peer):
+        world.machine.probed(Probe(peer, probe.prefix, probe.place), True)
+        world.machine.probed(Probe(peer, probe.prefix, (US, 77)), True)
+    assert world.ask() == []
     assert world.verdict() is Verdict.UNKNOWN
 
 
 def test_an_answer_counts_once_and_only_in_the_probing_that_asked_for_it() -> None:
     world = World()
     world.ask()
-    before = list(world.asked)
+    (before,) = world.asked
     world.answer(True, True)
-    for _ in range(2):
-        world.machine.probed(before[0], True)
-    world.ask()
+    world.machine.probed(before, True)
+    assert world.ask() == []
     assert world.verdict() is Verdict.UNKNOWN
-    world.machine.probed(before[2], True)
-    world.ask()
+    world.answer(True)
     assert world.verdict() is Verdict.PUBLIC
-    assert len(world.ask(AGAIN_S)) == 3
-    for probe in before:
-        world.machine.probed(probe, False)
-    world.ask()
-    assert world.verdict() is Verdict.PUBLIC
+    assert world.ask(AGAIN_S) == ["p0"]
+    world.machine.probed(before, False)
+    assert world.ask() == [], "the one asked now has not answered"
 
 
 def test_of_where_a_peer_sees_us_only_the_host_is_a_candidate() -> None:
@@ -199,8 +198,7 @@ def test_of_where_a_peer_sees_us_only_the_host_is_a_candidate() -> None:
 
 def test_announced_and_mapped_addresses_come_before_observed_ones() -> None:
     world = World()
-    world.machine.give({(US, 9000): "mapped", ("11.8.8.8", 1): "announced",
-                        ("100.64.0.1", 2): "mapped"}, 0.0)  # fmt: skip
+    world.listen({(US, 9000): "mapped", ("11.8.8.8", 1): "announced", ("100.64.0.1", 2): "mapped"})
     assert {(s.place[1], s.source) for s in world.machine.candidates()} == {
         (9000, "mapped"), (1, "announced"), (PORT, "observed")}  # fmt: skip
 
@@ -243,7 +241,7 @@ def test_whatever_is_said_it_stays_bounded_and_public_only_by_agreement(
     data: st.DataObject,
 ) -> None:
     machine, now = Reachability(), 0.0
-    machine.listens(["192.168.1.2"], {"ip4": PORT}, now)
+    machine.listens(["192.168.1.2"], {"ip4": PORT}, {}, now)
     yes: set[str] = set()
     asked: list[Probe] = []
     hosts = st.sampled_from([US, "11.9.9.9", "10.0.0.1", "2a11::1"])
@@ -289,7 +287,8 @@ def test_a_crowd_of_one_prefix_does_not_displace_other_observers() -> None:
     for number in range(2 * MAX_OBSERVERS):
         ends = Ends(f"11.0.77.{number % 250}", PORT, dialled=False)
         world.machine.observed(PeerId(f"liar {number}"), ends, (US, 7), 0.0)
-    assert set(world.ask()) >= {"p0", "p1"}
+    world.ask()
+    assert {*world.answer(True, True, True)} >= {"p0", "p1"}
 
 
 def test_observers_are_bounded() -> None:

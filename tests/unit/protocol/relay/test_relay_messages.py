@@ -34,7 +34,6 @@ FILLER = bytes(PROBE_FILLER_BYTES)
         Connect(PEER),
         WhereIs(PEER),
         Stop(PEER),
-        Stop(PEER, "203.0.113.9"),
         Status("full"),
         Status("ok", "2001:db8::1"),
         DialBack(4001, FILLER),

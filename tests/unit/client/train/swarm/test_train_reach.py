@@ -190,7 +190,7 @@ async def test_what_a_router_maps_is_said_and_counts_until_it_ends(
     made: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = list[dict[object, str]]()
-    monkeypatch.setattr(made.reach.machine, "give", lambda all_, now: given.append(all_))
+    monkeypatch.setattr(made.reach.machine, "listens", lambda *all_: given.append(all_[2]))
     made.reach.announced = [Address("ip4", US, 9000)]
     made.reach.map("ip4", Mapped(US, 9000, 3600))
     made.reach.map("ip6", Mapped("2a11::1", PORT, 3600))
