@@ -20,12 +20,6 @@ _ROTATION, _ROWS = 64, 128
 """Numbers of a group, and rows that are widened at once."""
 
 
-def blocks_of(rows: Tensor) -> Tensor:
-    """Return rows (R, C), each padded to whole blocks: (N, 128)."""
-    lacking = -rows.shape[1] % BLOCK
-    return (pad(rows, (0, lacking)) if lacking else rows).reshape(-1, BLOCK)
-
-
 def is_exact(numbers: Tensor) -> bool:
     """Whether sums of these are made in a fixed order. On a GPU that would take a hundred small
     kernels, for last bits that its passes do not share with a processor's anyway."""

@@ -42,13 +42,12 @@ class Encoding:
     @property
     def rotated(self) -> bool:
         """Whether groups of 64 elements were rotated before quantisation."""
-        return self.direction != "average"
+        return self.codec in ("s8", "s4") and self.direction != "average"
 
     @property
     def centred(self) -> bool:
         """Whether a bf16 vector with the mean of each (padded) channel precedes the body."""
-        blocks = self.codec in ("s8", "s4")
-        return blocks and self.direction == "forward" and len(self.shape) > 1
+        return self.rotated and self.direction == "forward" and len(self.shape) > 1
 
     @property
     def body_start(self) -> int:
