@@ -20,8 +20,8 @@ from torch.nn.functional import pad
 
 from client.compute import conditioning
 from client.compute.codecs import blocks
-from client.compute.codecs.blocks import LARGEST_SCALE, LARGEST_VALUE, Blocks, Coded, Coder
-from client.compute.codecs.levels import EIGHT, SIXTEEN, Gaussian, TwoMeans
+from client.compute.codecs.blocks import LARGEST_SCALE, LARGEST_VALUE, Blocks, Coded
+from client.compute.codecs.levels import EIGHT, SIXTEEN, Gaussian, Levels, TwoMeans
 from client.compute.errors import CodecError, PoisonedTensor
 from client.compute.lane import lane_to
 from client.compute.payload import SEAL_BYTES, Buffer, Direction, Encoding, seal
@@ -51,13 +51,8 @@ class Boundary:
 def begin_encoding(
     tensor: Tensor, codec: Codec, direction: Direction, key: bytes = bytes(8)
 ) -> Check[Boundary]:
-    """Return the payload of a tensor. On a GPU nothing is waited for, and its memory must be kept
-    until its bytes are there.
-
-    Args:
-        tensor: fp32.
-        codec, direction: how it is encoded.
-        key: by which S4 rounds gradients: of `rounding_key`.
+    """Return the payload of a tensor, fp32. On a GPU nothing is waited for, and its memory must be
+    kept until its bytes are there. By the ``key``, of `rounding_key`, S4 rounds gradients.
 
     Raises:
         PoisonedTensor: the tensor holds NaN, infinity or an absurd magnitude; when it is judged, or
@@ -115,8 +110,7 @@ def begin_decoding(
     Args:
         buffer: the payload, not yet checked.
         shape, codec, direction: what it has to hold; nothing is allocated for another size.
-        out: contiguous tensor to decode into; None: a new one.
-        device: of a new one.
+        out: contiguous tensor to decode into; None: a new one on the ``device``.
 
     Raises:
         CodecError: the payload is invalid or has another size, here or when it is judged; `out` may
@@ -184,16 +178,16 @@ class Plain:
         self._dtype = dtype
 
     def encode(self, blocks: Tensor, _lacking: int, _chances: Tensor | None) -> Coded:
-        """See `Coder`."""
+        """See `Blocks`."""
         return blocks.to(self._dtype).view(torch.uint8), blocks.abs().amax() / LARGEST_VALUE
 
     def decode(self, coded: Tensor) -> Coded:
-        """See `Coder`."""
+        """See `Blocks`."""
         numbers = coded.view(self._dtype)
         return numbers, numbers.abs().amax() <= LARGEST  # false for NaN as well
 
 
-CODERS: Final[dict[Codec, Coder]] = {
+CODERS: Final[dict[Codec, Blocks | Levels | Plain]] = {
     "s8": Blocks(8),
     "s4": Blocks(4),
     "q2": TwoMeans("q2", 2, scales=2),

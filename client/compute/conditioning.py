@@ -47,12 +47,10 @@ def channel_means(rows: Tensor) -> Tensor:
 
 
 def rotate(numbers: Tensor) -> Tensor:
-    """Multiply each group of 64 of a contiguous tensor by the Hadamard matrix; its own inverse.
-
-    Sylvester's matrix, orthogonal and symmetric, by the fast transform: six times sums and
-    differences of the two halves, interleaved. Groups are columns meanwhile, so that what is added
-    lies side by side.
-    """
+    """Multiply each group of 64 of a contiguous tensor by Sylvester's Hadamard matrix, orthogonal
+    and symmetric, so its own inverse, by the fast transform: six times sums and differences of the
+    two halves, interleaved. Groups are columns meanwhile, so that what is added lies side by
+    side."""
     groups = numbers.reshape(-1, _ROTATION)
     if not is_exact(numbers):
         return (groups @ _hadamard(numbers.device)).view(numbers.shape)

@@ -20,7 +20,6 @@ Shapes: N blocks.
 
 import struct
 from hashlib import blake2b
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -57,10 +56,13 @@ Coded = tuple[Tensor, Tensor]
 """Blocks in one form, and a number on the device that says whether they may be in it."""
 
 
-class Coder(Protocol):
-    """Codes blocks of numbers, each by itself; nothing of it is changed."""
+class Blocks:
+    """S8 and S4, by the bits of a number. Codes blocks each by itself, and changes nothing."""
 
-    def encode(self, blocks: Tensor, lacking: int, chances: Tensor | None) -> Coded:
+    def __init__(self, bits: int) -> None:
+        self._bits, self._largest = bits, (1 << bits - 1) - 1
+
+    def encode(self, blocks: Tensor, _lacking: int, chances: Tensor | None) -> Coded:
         """Return the bytes of blocks, and the largest of their scales: above `LARGEST_SCALE`, or
         NaN, the tensor has to be refused.
 
@@ -69,24 +71,6 @@ class Coder(Protocol):
             lacking: zeros behind the numbers of the last one.
             chances: by which numbers are rounded, of `chances_of`; None: to the nearest.
         """
-
-    def decode(self, coded: Tensor) -> Coded:
-        """Return the numbers (N, block) in bytes from outside, (N, block_bytes) uint8, and whether
-        they are good: they count only if they are."""
-
-
-class Blocks:
-    """S8 and S4.
-
-    Args:
-        bits: of a number.
-    """
-
-    def __init__(self, bits: int) -> None:
-        self._bits, self._largest = bits, (1 << bits - 1) - 1
-
-    def encode(self, blocks: Tensor, _lacking: int, chances: Tensor | None) -> Coded:
-        """See `Coder`."""
         scratch = blocks.abs()
         peaks = scratch.amax(dim=1, keepdim=True)  # NaN if any is
         scales = peaks.mul_(1 / self._largest).clamp_(min=SMALLEST_SCALE)
@@ -97,8 +81,9 @@ class Blocks:
         return torch.cat([sent, self._packed(values)], dim=1), scales.amax()
 
     def decode(self, coded: Tensor) -> Coded:
-        """See `Coder`. A scale outside the allowed range, or a value that no encoder writes, is not
-        good."""
+        """Return the numbers (N, block) in bytes from outside, (N, block_bytes) uint8, and whether
+        they are good, for they count only then: a scale outside the allowed range is not, nor a
+        value that no encoder writes."""
         scales, values = self._parts(coded)
         low, high = torch.aminmax(scales)  # both are NaN if any is
         good = (low >= SMALLEST_SCALE) & (high <= LARGEST_SCALE)
@@ -128,14 +113,8 @@ class Blocks:
 
 def chances_of(first: int, count: int, key: bytes, device: torch.device) -> Tensor:
     """Return for each place of blocks (N, 128), N = ``count``, one of `_CHANCES` numbers: 1/2, 3/2
-    and so on, fp32. A word of 32 bits makes two.
-
-    Args:
-        first: index of the first block in the tensor.
-        count: of the blocks.
-        key: what else they follow from.
-        device: where they are.
-    """
+    and so on, fp32. A word of 32 bits makes two. They follow from the key and from the index of the
+    ``first`` block in the tensor."""
     one, other = _KEY.unpack(key)
     blocks = torch.arange(first, first + count, device=device).unsqueeze(1)
     of_block = _mixed(_mixed(blocks ^ one) ^ other)

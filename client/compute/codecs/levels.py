@@ -41,13 +41,7 @@ SIXTEEN: Final = (0.1284, 0.3881, 0.6568, 0.9424, 1.2562, 1.6181, 2.0691, 2.7326
 
 
 class Levels(ABC):
-    """One of the codecs.
-
-    Args:
-        codec: its name.
-        bits: of a number.
-        scales: of a chunk.
-    """
+    """One of the codecs, with so many ``bits`` of a number and ``scales`` of a chunk."""
 
     def __init__(self, codec: Codec, bits: int, scales: int) -> None:
         self._block, self._bits, self._scales = CODECS[codec].block, bits, scales
@@ -62,7 +56,7 @@ class Levels(ABC):
         """Return the levels (K, M) that scales (K, S) stand for, ascending."""
 
     def encode(self, blocks: Tensor, lacking: int, _chances: Tensor | None) -> Coded:
-        """See `Coder`."""
+        """See `Blocks`."""
         counts = blocks.new_full((len(blocks), 1), blocks.shape[1])
         counts[-1] -= lacking
         scales, codes = self._quantised(blocks.abs(), counts)
@@ -71,7 +65,7 @@ class Levels(ABC):
         return torch.cat([sent.view(torch.uint8), pack(codes, self._bits)], dim=1), scales.amax()
 
     def decode(self, coded: Tensor) -> Coded:
-        """See `Coder`."""
+        """See `Blocks`."""
         size = SCALE_BYTES * self._scales
         sent = coded[:, :size].contiguous().view(torch.int16)  # the bits of bf16
         levels = self._levels(sent.view(torch.bfloat16).float())
@@ -98,13 +92,7 @@ class TwoMeans(Levels):
 
 
 class Gaussian(Levels):
-    """Q3 and Q4.
-
-    Args:
-        codec: its name.
-        bits: of a number.
-        levels: of the positive side, for a root mean square of 1.
-    """
+    """Q3 and Q4, by their ``levels`` of the positive side, for a root mean square of 1."""
 
     def __init__(self, codec: Codec, bits: int, levels: Sequence[float]) -> None:
         super().__init__(codec, bits, scales=1)
