@@ -308,7 +308,11 @@ class Averager:
             scratch = self._scratch(bounds, segment)
             self.replica.wire.segment_in(payload, scratch, blamed)
             sums[segment] = digest, squared_norm(scratch)
-        _check_norm(sums[segment][1], claimed, blamed)
+        norm = sums[segment][1]
+        # An owner that lies about its segment's norm would scale everybody's update.
+        if not abs(claimed - norm) <= _NORM_TOLERANCE * norm:  # false for NaN as well
+            words = f"segment {segment} claims a squared norm of {claimed}, it has {norm}"
+            raise CodecError(words, blamed)
 
     def _current(self, step: int, number: int) -> _Attempt:
         self.replica.check_step(step)
@@ -377,10 +381,3 @@ def checked_bounds(bounds: Sequence[int], size: int) -> tuple[int, ...]:
 def largest_of(norms: Mapping[int, float]) -> int:
     """Return the place of the longest contribution."""
     return max(norms, key=norms.__getitem__)
-
-
-def _check_norm(actual: float, claimed: float, part: int) -> None:
-    """An owner that lies about its segment's norm would scale everybody's update."""
-    if not abs(claimed - actual) <= _NORM_TOLERANCE * actual:  # false for NaN as well
-        words = f"segment {part} claims a squared norm of {claimed}, it has {actual}"
-        raise CodecError(words, part)
