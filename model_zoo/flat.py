@@ -20,14 +20,13 @@ class FlatParameters:
     Attributes:
         values: all parameters that are trained, (N,) fp32, contiguous, on the module's device.
         gradients: their gradients, (N,) fp32; autograd adds to it in place.
-        home: where the gradients lie.
+        home: where the gradients lie; by default where the module does.
         decay_size: the first so many elements belong to matrices and are decayed.
         layout: the parameters in order; together they cover the buffers without gaps.
 
     Args:
         gradients: the buffer (N,) to use for the gradients, that of another module like this one:
             then only one of them may run back at a time, from `zero_gradients` on.
-        home: where the gradients lie; None: where the module does.
 
     Do not move the module to another device afterwards: that would part it from the buffers.
     """
@@ -81,10 +80,6 @@ class FlatParameters:
         named = dict(module.named_parameters())
         for name, view in self.views(values).items():
             named[name].data = view
-
-    def state(self) -> dict[str, Tensor]:
-        """The parameters by global name, as views of `values`."""
-        return self.views(self.values)
 
     def views(self, buffer: Tensor) -> dict[str, Tensor]:
         """Return what belongs to each parameter of a buffer (N,), by global name, as views."""

@@ -283,13 +283,8 @@ def summed_loss(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def losses_of(logits: Tensor, targets: Tensor, weight: float) -> tuple[Tensor, Tensor]:
-    """Return the summed loss, and what is run back.
-
-    Args:
-        logits: (B, T, V).
-        targets: (B, T) int64; `NO_TARGET` where nothing is learned.
-        weight: of the loss, in what is run back: `DataSpec.loss_weight`.
-    """
+    """Return the summed loss of logits (B, T, V) for targets (B, T) int64, `NO_TARGET` where
+    nothing is learned; and what is run back, where it has a ``weight``: `DataSpec.loss_weight`."""
     loss = summed_loss(logits.float(), targets)
     return loss, loss if weight == 1 else loss * weight
 

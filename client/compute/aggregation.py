@@ -54,15 +54,9 @@ _CHUNK = 1 << 16  # numbers that are looked at in fp64 at once
 
 
 class Aggregation:
-    """The aggregation of one segment. A robust rule keeps every contribution until the last one is
-    here.
-
-    Args:
-        rule: of `RULES`.
-        size: n.
-        usual: norm that this part of the mean gradient of a step's microbatches has had lately,
-            after clipping; 0: not known.
-    """
+    """The aggregation of one segment by a rule of `RULES`; a robust one keeps every contribution
+    until the last one is here. ``usual`` is the norm that this part of the mean gradient of a
+    step's microbatches has had lately, after clipping; 0: not known."""
 
     def __init__(self, rule: str, size: int, usual: float = 0.0) -> None:
         self._robust, self._size, self._usual = RULES[rule].robust, size, usual
@@ -70,12 +64,8 @@ class Aggregation:
         self._microbatches: list[int] = []
 
     def add(self, contribution: Tensor, microbatches: int) -> None:
-        """Take the next member's contribution.
-
-        Args:
-            contribution: (n,), finite; overwritten afterwards.
-            microbatches: number of microbatches in the sum; with 0 it holds only error feedback.
-        """
+        """Take the next member's contribution (n,), finite, which is overwritten afterwards: a sum
+        over so many microbatches; with 0 it holds only error feedback."""
         if not self._robust:
             self._sums[0].add_(contribution)
         elif microbatches:
@@ -105,12 +95,8 @@ def inner_products(vectors: Sequence[Tensor]) -> Tensor:
 
 
 def clipping(products: Tensor, microbatches: Sequence[int]) -> list[float]:
-    """Return the factors of r contributions in the result.
-
-    Args:
-        products: their inner products, (r, r) fp64.
-        microbatches: that each is the sum of.
-    """
+    """Return the factors of r contributions in the result, by their inner products, (r, r) fp64,
+    and the microbatches that each is the sum of."""
     counts = torch.tensor(microbatches, dtype=torch.float64)  # (r,)
     weight = torch.tensor(weights(microbatches), dtype=torch.float64)
     means = products / torch.outer(counts, counts)  # (r, r), inner products of the means
@@ -169,15 +155,9 @@ def norms(sums: Sequence[Tensor]) -> list[float]:
 
 
 def bounding(norms: Sequence[float], microbatches: Sequence[int], usual: float) -> list[float]:
-    """Return the factors that bring two contributions within their bounds.
-
-    The fewer microbatches, the more noise: a mean may be larger by the root of their ratio.
-
-    Args:
-        norms: of the contributions.
-        microbatches: of each; their own means have these norms divided by it.
-        usual: norm of the step's mean gradient lately.
-    """
+    """Return the factors that bring two contributions within their bounds, by their norms and
+    numbers of microbatches, and the norm of the step's mean gradient lately. The fewer
+    microbatches, the more noise: a mean may be larger by the root of their ratio."""
 
     def factor(norm: float, count: int, other: float, others: int) -> float:
         bound = other / others * max(1.0, math.sqrt(others / count))

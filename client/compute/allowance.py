@@ -77,7 +77,7 @@ def data_bytes() -> int:
 
 
 class Throttle:
-    """Rests after tasks. Holds the share.
+    """Rests after tasks.
 
     Args:
         share_percent: of the time that may be spent computing, 1 to 100.

@@ -20,14 +20,15 @@ Shapes: N parameters of the stage; segment i is [bounds[i], bounds[i+1]).
 """
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from client.compute.averaging import Averager, checked_bounds, relative
-from client.compute.errors import CodecError, StaleRequest
+from client.compute.averaging import Averager, checked_bounds, largest_of, relative
+from client.compute.errors import CodecError, PoisonedTensor, StaleRequest
 from client.compute.passes import exactly, run_again
 from client.compute.payload import Buffer, Direction, Payloads
 from client.compute.readings import Readings
@@ -48,6 +49,9 @@ GROUP, ROUNDING = 128, 2.0**-7
 """Numbers that a boundary codec rounds together, and how far, of their norm."""
 LARGEST_OF_GROUP = 2.7
 """Usual one of 128 Gaussian numbers, in root mean squares."""
+DOUBTED_PART = 5e3
+"""Times the norm of the sum of the step before: a longer contribution may have been absurd to the
+owner. It is less than what is, because machines add in different orders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +76,8 @@ class Auditor:
         """Copy the step's parameters.
 
         Raises:
-            StaleRequest: the step is not at this version; or the sum before it is not known here,
-                so that nobody can say what its rounding explains.
+            StaleRequest: it is another step's, or the sum before it is not known here, so that
+                nobody can say what its rounding explains.
         """
         self.replica.check_step(task.step)
         before = self.averager.last_norm
@@ -107,12 +111,8 @@ class Auditor:
         return Outcome(loss_sum=loss_sum, apart=(apart["forward"], apart["backward"]))
 
     def _needed(self, microbatch: int, given: Payloads) -> Payloads:
-        """Return what the stage computes with, of the inputs that a member shows. The first stage
-        has its own samples: what it gave as their tokens must be these.
-
-        Raises:
-            CodecError: it gave others.
-        """
+        """Return what the stage computes with, of the inputs that a member shows. What the first
+        stage shows as tokens must be its samples; raises `CodecError`."""
         part, wire, samples = self.replica.part, self.replica.wire, self.replica.samples
         if part.embeds and not part.has_head and samples is not None:
             tokens = exactly(given, 2)[1]
@@ -133,7 +133,8 @@ class Auditor:
         apart, lost, squares, common, chances = [], [], [], [], []
         for place, (start, end) in enumerate(pairwise(bounds)):
             ours = kept.slot.gradient_sum[start:end].cpu()
-            theirs = self._decoded(payloads[place], end - start, place)
+            theirs = torch.empty(end - start)
+            self.replica.wire.segment_in(payloads[place], theirs, place)
             rounding = self._as_sent(ours) - ours
             apart.append(squared_norm(theirs - ours))
             lost.append(squared_norm(rounding))
@@ -153,11 +154,32 @@ class Auditor:
         return Outcome(apart=(deviation, math.copysign(beyond, along)))
 
     def sum_again(self, task: ReduceTask, payloads: Payloads) -> Outcome:
-        """Sum a segment as its owner had to, and compare what it has broadcast."""
+        """Sum a segment as its owner had to, of the members' contributions in their order, and
+        compare what it has broadcast, which comes last. Whatever the owner has left out as absurd
+        is longer than all the rest: that is tried, too.
+
+        Every owner of a segment that has seen any step has seen the sum of the one before: what was
+        absurd to it is as far above that.
+
+        Raises:
+            CodecError: the sum does not decode, or something is not what its seal says.
+        """
         step, size, usual, before = self._segment
         if step != task.step:
             raise StaleRequest(f"no segment is kept to audit step {task.step}")
-        return self.averager.sum_again(task, payloads, size, usual, before)
+        *parts, claimed = exactly(payloads, len(task.microbatches) + 1)
+        wire, ours, theirs = self.replica.wire, torch.empty(size), torch.empty(size)
+        wire.segment_in(claimed, theirs, len(parts))
+        out, apart = set[int](), list[float]()
+        while True:
+            aggregation, norms = self.averager.added(task, parts, out, ours, usual)
+            with suppress(PoisonedTensor):
+                wire.segment_back(wire.segment_out(aggregation.result()), ours)
+                distance = math.sqrt(squared_norm(theirs - ours))
+                apart.append(relative(distance, math.sqrt(squared_norm(ours))))
+            if apart and max(norms.values(), default=0.0) <= DOUBTED_PART * before:
+                return Outcome(apart=(min(apart), 0.0))
+            out.add(largest_of(norms))
 
     def _audited(self, step: int) -> _Kept:
         if self._kept is None or self._kept.step != step:
@@ -187,11 +209,6 @@ class Auditor:
         tensor = self.replica.wire.boundary_in(payload, direction, place, readings)
         readings.read()
         return tensor
-
-    def _decoded(self, payload: Buffer, size: int, place: int) -> Tensor:
-        out = torch.empty(size)
-        self.replica.wire.segment_in(payload, out, place)
-        return out
 
     def _as_sent(self, ours: Tensor) -> Tensor:
         """Return our sum as it would arrive."""

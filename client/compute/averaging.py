@@ -20,7 +20,6 @@ Shapes: N parameters of the stage; segment i is [bounds[i], bounds[i+1]).
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median_low
@@ -39,7 +38,6 @@ from protocol.pipeline.effects import ApplyTask, ContributeTask, DecodeTask, Out
 
 _USUAL_STEPS = 16
 _ABSURD_PART = 1e4  # times the largest norm of the newest steps; honest spikes were up to 200 times
-_DOUBTED_PART = 5e3  # times the norm of the step before alone; machines add in different orders
 _ABSURD_SUM = 1e6  # far above any sum of an owner that leaves absurd contributions out
 _NORM_TOLERANCE = 1e-6  # machines add squares in different orders
 
@@ -56,26 +54,13 @@ class _Attempt:
     lost_in_sum: dict[int, Tensor] = field(default_factory=dict)  # by segment owned
 
 
-@dataclass(frozen=True, slots=True)
-class _Decoded:
-    """A segment's sum that is decoded in scratch."""
-
-    digest: bytes
-    squared_norm: float
-
-
 class Averager:
-    """The averaging side of a replica.
-
-    Args:
-        replica: whose gradients are averaged.
-    """
+    """The averaging side of a replica."""
 
     def __init__(self, replica: Replica) -> None:
         self.replica = replica
         self._rule = replica.wire.run.aggregation
         self._attempt: _Attempt | None = None
-        self._decoded: dict[int, _Decoded] = {}  # by segment of the attempt
         self._squares: deque[float] = deque(maxlen=_USUAL_STEPS)  # of the newest gradients
         self.last_norm: float | None = None
         """L2 norm of the sum that made this version; None where it was not applied here."""
@@ -85,10 +70,6 @@ class Averager:
     def _clear_residual(self) -> None:
         if self._residual is not None:
             self._residual.zero_()
-
-    def forget_sums(self) -> None:
-        """The scratch is reused: decode the sums again to apply them."""
-        self._decoded.clear()
 
     def contribute(self, task: ContributeTask) -> tuple[Outcome, list[memoryview]]:
         """Encode gradient sum plus residual, segment by segment."""
@@ -119,12 +100,12 @@ class Averager:
         parts, own = self._parts(attempt, task, payloads)
         scratch = self._scratch(attempt.bounds, task.segment)
         wire, on_cpu = self.replica.wire, scratch.device.type == "cpu"
-        self._decoded.pop(task.segment, None)
+        self.replica.sums.pop(task.segment, None)
         usual = self.usual_norm(attempt.bounds, task.segment, task.microbatches)
         part = scratch if on_cpu else torch.empty(scratch.shape)
         out, unsealed = set[int](), set[int]()
         while True:
-            aggregation, norms = self._added(task, parts, out, part, usual, own, unsealed)
+            aggregation, norms = self.added(task, parts, out, part, usual, own, unsealed)
             weighed = [place for place in norms if task.microbatches[place]]
             bounded = RULES[self._rule].robust and len(weighed) > 2
             if not bounded and (absurd := self._absurd(norms, attempt, own)):
@@ -135,7 +116,7 @@ class Averager:
                 encoded = wire.segment_out(total)
                 break
             except PoisonedTensor:  # each can be sent, but not their sum
-                out.add(_largest(norms))
+                out.add(largest_of(norms))
         wire.segment_back(encoded, part)
         if self._residual is not None and not RULES[self._rule].robust:
             attempt.lost_in_sum[task.segment] = total.sub_(part)
@@ -143,7 +124,7 @@ class Averager:
             scratch.copy_(part)
         norm = squared_norm(part)
         digest = sealed_digest(encoded)
-        self._decoded[task.segment] = _Decoded(digest, norm)
+        self.replica.sums[task.segment] = digest, norm
         outcome = Outcome(
             sq_norm=norm,
             own_sq_norm=self._typical(norms, task.microbatches),
@@ -153,7 +134,7 @@ class Averager:
         )
         return outcome, [encoded]
 
-    def _added(
+    def added(
         self,
         task: ReduceTask,
         parts: Payloads,
@@ -163,13 +144,11 @@ class Averager:
         own: int = -1,
         unsealed: set[int] | None = None,
     ) -> tuple[Aggregation, dict[int, float]]:
-        """Add up the contributions to a segment without those that are ``out``; return their norms
-        by place. What does not decode is out from now on.
+        """Add up the contributions to a segment, in the members' order; return their norms by
+        place.
 
         Args:
-            task: says of how many microbatches each contribution is.
-            parts: the contributions, in the members' order.
-            out: their places that count for nothing.
+            out: places that count for nothing; gets those of what does not decode.
             part: (n,) on the CPU, is overwritten.
             usual: see `usual_norm`.
             own: the place of the one that this process has encoded.
@@ -216,10 +195,10 @@ class Averager:
     ) -> float:
         """Return the norm that a segment of the mean gradient of a step's microbatches has had
         lately, from the state that all replicas share; 0: the rule or the optimizer has no use for
-        it, or nothing is known.
+        it, or it is unknown.
 
-        In local rounds it follows from the schedule, and the ``microbatches`` of each member: how
-        far so many inner steps go.
+        In local rounds it follows from the schedule, and how far the ``microbatches`` of a member
+        go.
         """
         if not RULES[self._rule].robust:
             return 0.0
@@ -233,39 +212,6 @@ class Averager:
         seen = 1 - optimizer.spec.beta2**optimizer.steps_done
         squares = kept["second_moment"][start:end].sum(dtype=torch.float64)
         return math.sqrt(float(squares) / seen) * replica.wire.run.tokens_per_microbatch
-
-    def sum_again(
-        self, task: ReduceTask, payloads: Payloads, size: int, usual: float, before: float
-    ) -> Outcome:
-        """Aggregate a segment as its owner had to, and compare what it has broadcast. Whatever the
-        owner has left out as absurd is longer than all the rest: that is tried, too.
-
-        Args:
-            task: says of how many microbatches each contribution is.
-            payloads: the members' contributions, in their order; then the sum.
-            size: elements of the segment.
-            usual: its norm at the version of the step (``usual_norm``).
-            before: norm of the sum of the step before, which every owner of a segment has seen that
-                has seen any: what was absurd to it is as far above this. 0: there is none.
-
-        Raises:
-            CodecError: the sum does not decode, or something is not what its seal says.
-        """
-        wire, ours, theirs = self.replica.wire, torch.empty(size), torch.empty(size)
-        if len(payloads) != len(task.microbatches) + 1:
-            raise ShapeError(f"{len(task.microbatches)} contributions and a sum were expected")
-        *parts, claimed = payloads
-        wire.segment_in(claimed, theirs, len(parts))
-        out, apart = set[int](), list[float]()
-        while True:
-            aggregation, norms = self._added(task, parts, out, ours, usual)
-            with suppress(PoisonedTensor):
-                wire.segment_back(wire.segment_out(aggregation.result()), ours)
-                distance = math.sqrt(squared_norm(theirs - ours))
-                apart.append(relative(distance, math.sqrt(squared_norm(ours))))
-            if apart and max(norms.values(), default=0.0) <= _DOUBTED_PART * before:
-                return Outcome(apart=(min(apart), 0.0))
-            out.add(_largest(norms))
 
     @property
     def _lately(self) -> float:
@@ -313,7 +259,7 @@ class Averager:
         if len(payloads) != segments or len(task.sq_norms) != segments:
             raise ShapeError(f"{segments} sums and as many norms were expected")
         if attempt is None:
-            self.forget_sums()  # they are of another attempt, perhaps with other bounds
+            replica.sums.clear()  # they are of another attempt, perhaps with other bounds
         for segment, claimed in enumerate(task.sq_norms):
             self._decode(bounds, segment, payloads[segment], claimed, blamed=segment)
         if attempt is not None:
@@ -332,7 +278,6 @@ class Averager:
 
     def _update(self, total: Tensor, squares: float, task: ApplyTask) -> Outcome:
         self._attempt = None
-        self.forget_sums()
         self._squares.append(squares)
         self.last_norm = math.sqrt(squares)
         norm = self.replica.update(total, squares, task.rate, task.stretch)
@@ -341,7 +286,7 @@ class Averager:
 
     def _with_residual(self, start: int, end: int) -> Tensor:
         """Contribution plus residual from ``start`` to ``end``, in scratch."""
-        self.forget_sums()
+        self.replica.sums.clear()
         scratch = self.replica.flat.gradients[start:end]
         total = self.replica.contribution(start, end)
         if self._residual is None:
@@ -349,25 +294,25 @@ class Averager:
         return torch.add(total, self._residual[start:end].to(total.device), out=scratch)
 
     def _scratch(self, bounds: Sequence[int], segment: int) -> Tensor:
-        """The buffer in which a segment's sum is decoded: gradients, which are scratch between
-        passes."""
+        """The buffer in which a segment's sum is decoded: gradients, between passes."""
         return self.replica.flat.gradients[bounds[segment] : bounds[segment + 1]]
 
     def _decode(
         self, bounds: Sequence[int], segment: int, payload: Buffer, claimed: float, *, blamed: int
     ) -> None:
-        """Decode a sum into scratch and check its numbers and its claimed squared norm.
-
-        Raises:
-            CodecError: it is not; `blamed` is its place.
-        """
-        known, digest = self._decoded.get(segment), sealed_digest(payload)
-        if known is None or known.digest != digest:
-            self._decoded.pop(segment, None)
+        """Decode a sum into scratch; raises `CodecError` where it or its claimed squared norm is
+        wrong."""
+        sums, digest = self.replica.sums, sealed_digest(payload)
+        if segment not in sums or sums[segment][0] != digest:
+            sums.pop(segment, None)
             scratch = self._scratch(bounds, segment)
             self.replica.wire.segment_in(payload, scratch, blamed)
-            known = self._decoded[segment] = _Decoded(digest, squared_norm(scratch))
-        _check_norm(known.squared_norm, claimed, blamed)
+            sums[segment] = digest, squared_norm(scratch)
+        norm = sums[segment][1]
+        # An owner that lies about its segment's norm would scale everybody's update.
+        if not abs(claimed - norm) <= _NORM_TOLERANCE * norm:  # false for NaN as well
+            words = f"segment {segment} claims a squared norm of {claimed}, it has {norm}"
+            raise CodecError(words, blamed)
 
     def _current(self, step: int, number: int) -> _Attempt:
         self.replica.check_step(step)
@@ -426,24 +371,13 @@ def relative(distance: float, norm: float) -> float:
 
 
 def checked_bounds(bounds: Sequence[int], size: int) -> tuple[int, ...]:
-    """Bounds that cut [0, size) into segments.
-
-    Raises:
-        ShapeError: they do not.
-    """
+    """Bounds that cut [0, size) into segments; raises `ShapeError` where they do not."""
     rising = all(a <= b for a, b in pairwise(bounds))
     if len(bounds) < 2 or bounds[0] != 0 or bounds[-1] != size or not rising:
         raise ShapeError(f"segment bounds do not cut {size} parameters")
     return tuple(bounds)
 
 
-def _largest(norms: Mapping[int, float]) -> int:
+def largest_of(norms: Mapping[int, float]) -> int:
     """Return the place of the longest contribution."""
     return max(norms, key=norms.__getitem__)
-
-
-def _check_norm(actual: float, claimed: float, part: int) -> None:
-    """An owner that lies about its segment's norm would scale everybody's update."""
-    if not abs(claimed - actual) <= _NORM_TOLERANCE * actual:  # false for NaN as well
-        words = f"segment {part} claims a squared norm of {claimed}, it has {actual}"
-        raise CodecError(words, part)

@@ -24,7 +24,6 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from client.compute.compiling import CompiledBlocks
 from client.compute.errors import StaleRequest
 from client.compute.replica import Replica
 from client.compute.requests import AnyRequest
@@ -48,35 +47,26 @@ _LED = ReduceTask | DecodeTask | KeepVersionTask | CompareTask
 
 
 class Card:
-    """A device with a replica, once a stage is opened.
-
-    Args:
-        place: its device, for the owner, where there are several.
-    """
+    """A device with a replica, once a stage is opened; ``place`` names it to the owner, of
+    several."""
 
     def __init__(self, place: str = "") -> None:
         self.place = place
         self.held: Replica | None = None
-        self.blocks: CompiledBlocks | None = None
-        """What runs the blocks compiled, if something does."""
         self.computing = self.answers = ThreadPoolExecutor(1, "answers")
         self.asked = 0
         """Requests that are not answered."""
 
     @property
     def replica(self) -> Replica:
-        """The stage.
-
-        Raises:
-            StaleRequest: there is none.
-        """
+        """The stage; raises `StaleRequest` where there is none."""
         if self.held is None:
             raise StaleRequest("no stage is open")
         return self.held
 
     def begin_thread(self, device: torch.device) -> None:
-        """Have a thread compute on this card's device, with as many threads as the caller's; raises
-        what that thread raises."""
+        """Have a thread compute on this card, with as many threads as the caller's; raises what it
+        raises."""
         self.computing = ThreadPoolExecutor(1, "computing")
         self.computing.submit(_prepare, device, torch.get_num_threads()).result()
 
@@ -105,7 +95,7 @@ class Cards:
         """Give up all replicas, which frees their memory; return a card for each of these
         devices."""
         self._homes.clear()
-        self.leader.held = self.leader.blocks = None
+        self.leader.held = None
         self.leader.place = f"{devices[0]}: " if len(devices) > 1 else ""
         self.others = [Card(f"{device}: ") for device in devices[1:]]
         return self.all
@@ -149,30 +139,27 @@ class Cards:
         held = Counter(self._homes.values())
         return min(self.all, key=lambda card: (card.asked, held[card]))
 
-    def gather(self) -> bool:
-        """Move what the other cards have counted to the first one, in their order, by its scratch;
-        return whether there was anything.
+    def gather(self) -> None:
+        """Move what the other cards have counted to the first one, in their order, by its scratch.
 
         Raises:
             SystemExit: a card has failed: what is counted is not known any more.
         """
         leader = self.leader.replica
-        having = [card for card in self.others if card.replica.counted]
-        for card in having:
+        for card in self.others:
             theirs = card.replica
+            if not theirs.counted:
+                continue
+            leader.sums.clear()
             with _all_or_none(card):
                 leader.gradient_sum.add_(leader.flat.gradients.copy_(theirs.gradient_sum))
                 theirs.gradient_sum.zero_()
             leader.counted.update(theirs.counted)
             self._homes.update(dict.fromkeys(theirs.counted, self.leader))
             theirs.counted.clear()
-        return bool(having)
 
     def share(self, *, base: bool = False) -> None:
-        """Give all cards the first one's version.
-
-        Args:
-            base: with what is frozen beside adapters.
+        """Give all cards the first one's version; ``base``: with what is frozen beside adapters.
 
         Raises:
             SystemExit: a card has failed, or got other numbers.

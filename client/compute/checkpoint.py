@@ -97,14 +97,7 @@ def read_info(path: Path) -> CheckpointInfo:
 
 def examine(path: Path) -> tuple[CheckpointInfo, list[bytes]]:
     """As `read_info`, and check the data against the header's hash; and return the digests of its
-    leaves, as a transfer needs them.
-
-    Reads the whole file: call it in a thread.
-
-    Raises:
-        CheckpointUnreadable: it cannot be read now.
-        CheckpointError: it is damaged.
-    """
+    leaves, as a transfer needs them. Reads the whole file: call it in a thread."""
     with reading(path) as file:
         return sound(file, path)
 
@@ -120,20 +113,15 @@ def sound(file: BinaryIO, path: Path) -> tuple[CheckpointInfo, list[bytes]]:
 
 
 def check_hash(info: CheckpointInfo, found: str, path: Path) -> None:
-    """Compare the hash of a file's data with that in its header.
-
-    Raises:
-        CheckpointError: they differ.
-    """
+    """Compare the hash of a file's data with that in its header; raises `CheckpointError`."""
     if found != info.hash:
         raise CheckpointError(f"{path.name} is damaged: its data does not match its hash")
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[BinaryIO]:
-    """Open a file. What the system says in the block of it or of its disk becomes an error that
-    distinguishes a file that is gone from one that cannot be read now, for instance with too many
-    open files."""
+    """Open a file. What the system says of it in the block becomes an error that distinguishes a
+    file that is gone from one that cannot be read now, for instance with too many open files."""
     try:
         with path.open("rb") as file:
             yield file

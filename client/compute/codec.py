@@ -16,10 +16,11 @@ from typing import Final
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from client.compute import conditioning
 from client.compute.codecs import blocks
-from client.compute.codecs.blocks import LARGEST_SCALE, LARGEST_VALUE, Blocks
+from client.compute.codecs.blocks import LARGEST_SCALE, LARGEST_VALUE, Blocks, Coded
 from client.compute.codecs.levels import EIGHT, SIXTEEN, Gaussian, Levels, TwoMeans
 from client.compute.errors import CodecError, PoisonedTensor
 from client.compute.lane import lane_to
@@ -50,13 +51,8 @@ class Boundary:
 def begin_encoding(
     tensor: Tensor, codec: Codec, direction: Direction, key: bytes = bytes(8)
 ) -> Check[Boundary]:
-    """Return the payload of a tensor. On a GPU nothing is waited for, and its memory must be kept
-    until its bytes are there.
-
-    Args:
-        tensor: fp32.
-        codec, direction: how it is encoded.
-        key: by which S4 rounds gradients: of `rounding_key`.
+    """Return the payload of a tensor, fp32. On a GPU nothing is waited for, and its memory must be
+    kept until its bytes are there. By the ``key``, of `rounding_key`, S4 rounds gradients.
 
     Raises:
         PoisonedTensor: the tensor holds NaN, infinity or an absurd magnitude; when it is judged, or
@@ -79,10 +75,13 @@ def begin_encoding(
         lane.to_host(sent.view(torch.uint8), memory[SEAL_BYTES : encoding.body_start])
         means = sent[: rows.shape[1]].float()
         peaks.append(means.abs().amax() / LARGEST_VALUE)
-    chance = key if codec == "s4" and direction == "backward" else None
-    chunk = blocks.chunk_of(tensor.device)
-    for place, piece, peak in CODERS[codec].encode(rows, chunk, encoding.rotated, means, chance):
-        lane.to_host(piece, body[place])  # while the next one is computed
+    by_chance = codec == "s4" and direction == "backward"
+    for place, part in _pieces(rows, encoding):
+        groups, lacking = _blocks_of(part if means is None else part - means, encoding)
+        first = place.start // CODECS[codec].block_bytes
+        chances = blocks.chances_of(first, len(groups), key, rows.device) if by_chance else None
+        piece, peak = CODERS[codec].encode(groups, lacking, chances)
+        lane.to_host(piece.view(-1), body[place])  # while the next one is computed
         peaks.append(peak)
     largest = peaks[0] if len(peaks) == 1 else torch.stack(peaks).amax()
 
@@ -111,8 +110,7 @@ def begin_decoding(
     Args:
         buffer: the payload, not yet checked.
         shape, codec, direction: what it has to hold; nothing is allocated for another size.
-        out: contiguous tensor to decode into; None: a new one.
-        device: of a new one.
+        out: contiguous tensor to decode into; None: a new one on the ``device``.
 
     Raises:
         CodecError: the payload is invalid or has another size, here or when it is judged; `out` may
@@ -125,15 +123,22 @@ def begin_decoding(
     result = torch.empty(encoding.shape, device=device) if out is None else out
     rows, lane = result.view(-1, encoding.shape[-1]), lane_to(result.device)
     sent = lane.to_device(_view(memoryview(buffer)[SEAL_BYTES:], torch.uint8))
-    body, means, sane = sent, None, None
+    body, means = sent, None
+    good = torch.ones((), dtype=torch.bool, device=result.device)
     if encoding.centred:
         ahead, body = sent.tensor_split([encoding.body_start - SEAL_BYTES])
         means = ahead.view(torch.bfloat16).float()
-        sane = means.abs().amax() <= LARGEST  # false for NaN as well
+        good = means.abs().amax() <= LARGEST  # false for NaN as well
         means = means[: rows.shape[1]]
-    chunk = blocks.chunk_of(result.device)
-    good = CODERS[codec].decode(body, rows, chunk, encoding.rotated, means)
-    good = good if sane is None else good & sane
+    for place, part in _pieces(rows, encoding):
+        numbers, fine = CODERS[codec].decode(body[place].view(-1, CODECS[codec].block_bytes))
+        good &= fine
+        numbers = conditioning.rotate(numbers) if encoding.rotated else numbers
+        found = numbers.view(len(part), -1)[:, : part.shape[1]]
+        if means is None:
+            part.copy_(found)
+        else:
+            torch.add(found, means, out=part)
 
     def judge(found: Sequence[float]) -> None:
         if not found[0]:
@@ -142,28 +147,44 @@ def begin_decoding(
     return result, Check(good.float().view(1), judge)
 
 
+def _pieces(rows: Tensor, encoding: Encoding) -> Iterator[tuple[slice, Tensor]]:
+    """Cut rows (R, C) into some whole rows each, or a single row into whole blocks; yield where
+    their bytes are in the body, and the rows."""
+    spec, chunk, at = CODECS[encoding.codec], blocks.chunk_of(rows.device), 0
+    if encoding.centred or len(rows) > 1:
+        per_row = -(-rows.shape[1] // spec.block) * spec.block
+        parts = torch.split(rows, max(1, chunk // per_row))
+    else:
+        parts = torch.split(rows, max(1, chunk // spec.block) * spec.block, dim=1)
+    for part in parts:
+        end = at + spec.body_bytes(part.shape)
+        yield slice(at, end), part
+        at = end
+
+
+def _blocks_of(rows: Tensor, encoding: Encoding) -> tuple[Tensor, int]:
+    """Return rows (R, C), each padded to whole blocks and rotated as they are sent, (N, block); and
+    how many zeros each row has got."""
+    size = CODECS[encoding.codec].block
+    lacking = -rows.shape[1] % size
+    groups = (pad(rows, (0, lacking)) if lacking else rows).reshape(-1, size)
+    return conditioning.rotate(groups) if encoding.rotated else groups, lacking
+
+
 class Plain:
-    """Numbers in a type of torch."""
+    """Numbers in a type of torch, each by itself."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self._dtype = dtype
 
-    def encode(
-        self, rows: Tensor, chunk: int, *_: object
-    ) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Convert rows (R, C); yields as those of `Blocks` do."""
-        at = 0
-        for piece in torch.split(rows.view(-1), chunk):
-            end = at + len(piece) * self._dtype.itemsize
-            peak = piece.abs().amax() / LARGEST_VALUE
-            yield slice(at, end), piece.to(self._dtype).view(torch.uint8), peak
-            at = end
+    def encode(self, blocks: Tensor, _lacking: int, _chances: Tensor | None) -> Coded:
+        """See `Blocks`."""
+        return blocks.to(self._dtype).view(torch.uint8), blocks.abs().amax() / LARGEST_VALUE
 
-    def decode(self, body: Tensor, rows: Tensor, chunk: int, *_: object) -> Tensor:
-        """Read a body into rows (R, C); returns whether it is good, as a number on the device."""
-        flat = rows.view(-1).copy_(body.view(self._dtype))
-        peaks = [piece.abs().amax() for piece in torch.split(flat, chunk)]
-        return torch.stack(peaks).amax() <= LARGEST  # false for NaN as well
+    def decode(self, coded: Tensor) -> Coded:
+        """See `Blocks`."""
+        numbers = coded.view(self._dtype)
+        return numbers, numbers.abs().amax() <= LARGEST  # false for NaN as well
 
 
 CODERS: Final[dict[Codec, Blocks | Levels | Plain]] = {

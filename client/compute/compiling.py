@@ -58,33 +58,25 @@ class CompiledBlocks:
         return True
 
 
-def compile_blocks(
-    request: OpenStage, replica: Replica, device: torch.device
-) -> tuple[CompiledBlocks | None, str]:
+def compile_blocks(request: OpenStage, replica: Replica) -> str:
     """Have a replica's blocks run compiled, where that is asked for; it takes minutes at first.
-
-    Returns:
-        what runs them, or None; and what came of it, in words: empty where nobody asked for it.
-    """
-    asked = request.settings.compile
+    Return what came of it, in words: empty where nobody asked for it."""
+    asked, device = request.settings.compile, replica.wire.device
     if asked == "off" or (asked == "auto" and device.type != "cuda"):
-        return None, ""
+        return ""
     if reason := _hopeless(request, device):
-        return None, f"blocks run uncompiled: {reason}"
-    blocks = None
+        return f"blocks run uncompiled: {reason}"
     try:
         _prepare(request.compile_folder)
         run = request.manifest
         shape = run.sequences_per_microbatch, run.model.context, run.model.width
-        blocks = CompiledBlocks(shape)
-        _compile(blocks, replica)
+        _compile(CompiledBlocks(shape), replica)
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = (lines[0] if lines else type(error).__name__)[:300]
-        if blocks is not None:
-            blocks.usable = False  # the stage may run by them already
-        return None, f"blocks run uncompiled: {reason}"
-    return blocks, "blocks run compiled"
+        replica.module.runner = run_block
+        return f"blocks run uncompiled: {reason}"
+    return "blocks run compiled"
 
 
 def _hopeless(request: OpenStage, device: torch.device) -> str:
@@ -127,11 +119,8 @@ def run_alone(block: nn.Module, x: Tensor) -> Tensor:
 
 
 def _compile(blocks: CompiledBlocks, replica: Replica) -> None:
-    """Compile the blocks, compare their numbers, and have the replica run them.
-
-    Raises:
-        ArithmeticError: they compute other numbers.
-    """
+    """Compile the blocks, compare their numbers, and have the replica run them; raises
+    `ArithmeticError`."""
     stage, shape = replica.module, blocks.shape
     apart = max(
         _distance(ours, right)

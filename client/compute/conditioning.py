@@ -20,12 +20,6 @@ _ROTATION, _ROWS = 64, 128
 """Numbers of a group, and rows that are widened at once."""
 
 
-def blocks_of(rows: Tensor) -> Tensor:
-    """Return rows (R, C), each padded to whole blocks: (N, 128)."""
-    lacking = -rows.shape[1] % BLOCK
-    return (pad(rows, (0, lacking)) if lacking else rows).reshape(-1, BLOCK)
-
-
 def is_exact(numbers: Tensor) -> bool:
     """Whether sums of these are made in a fixed order. On a GPU that would take a hundred small
     kernels, for last bits that its passes do not share with a processor's anyway."""
@@ -53,12 +47,10 @@ def channel_means(rows: Tensor) -> Tensor:
 
 
 def rotate(numbers: Tensor) -> Tensor:
-    """Multiply each group of 64 of a contiguous tensor by the Hadamard matrix; its own inverse.
-
-    Sylvester's matrix, orthogonal and symmetric, by the fast transform: six times sums and
-    differences of the two halves, interleaved. Groups are columns meanwhile, so that what is added
-    lies side by side.
-    """
+    """Multiply each group of 64 of a contiguous tensor by Sylvester's Hadamard matrix, orthogonal
+    and symmetric, so its own inverse, by the fast transform: six times sums and differences of the
+    two halves, interleaved. Groups are columns meanwhile, so that what is added lies side by
+    side."""
     groups = numbers.reshape(-1, _ROTATION)
     if not is_exact(numbers):
         return (groups @ _hadamard(numbers.device)).view(numbers.shape)

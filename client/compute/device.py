@@ -224,10 +224,8 @@ def warm_up(replica: Replica) -> float:
 
 def useful_threads(replica: Replica, most: int) -> int:
     """Return the best number of threads, at most ``most``, for a microbatch: small tensors gain
-    nothing from more, and lose by synchronisation. It takes a second at most.
-
-    The number is halved for as long as that costs little; large microbatches use all.
-    """
+    nothing from more, and lose by synchronisation. It is halved while that costs little, within a
+    second."""
     if most == 1 or replica.wire.device.type != "cpu":
         return most
     timed: dict[int, float] = {}

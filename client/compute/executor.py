@@ -59,15 +59,11 @@ from protocol.pipeline.effects import (
 Send = Callable[[Answer, Sequence[Buffer]], None]
 _Result = tuple[Answer, Sequence[Buffer | Boundary]]
 
-_ROUND = ContributeTask | ReduceTask | DecodeTask | ApplyTask
-_COMPUTED = (
-    PASSES | _ROUND | CompareTask | KeepVersionTask | OpenStage | Load | LoadStart | Probe | Ping
-)
+_ROUND = ContributeTask | ReduceTask | DecodeTask | ApplyTask | CompareTask | KeepVersionTask
+_COMPUTED = PASSES | _ROUND | OpenStage | Load | LoadStart | Probe | Ping
 """All but what threads of their own answer."""
 _CHANGES = ApplyTask | Load | LoadStart | OpenStage
 """Requests that change the tensors of the version."""
-_NO_GRADIENTS = _ROUND | CompareTask | ForwardTask | Probe | Ping
-"""Requests that leave the gradients' scratch to the averager; so does a pass for the loss."""
 
 
 class Executor:
@@ -150,19 +146,14 @@ class Executor:
             self._cards.answered(card)
 
     def _make_way(self, request: AnyRequest) -> None:
-        """Have threads be done with tensors that change, the averager with the scratch, and other
-        cards with the sum."""
+        """Have threads be done with tensors that change, and other cards with the sum."""
         if isinstance(request, _CHANGES):
             if self._saving is not None:
                 self._saving.release()
             self._hashing.result()
-        if self._opened is None:
-            return
         alone = isinstance(request, ApplyTask) and not request.bounds
-        moved = (alone or isinstance(request, ContributeTask)) and self._cards.gather()
-        for_loss = isinstance(request, PassTask) and request.into == "loss"
-        if moved or not (for_loss or isinstance(request, _NO_GRADIENTS)):
-            self._opened.averager.forget_sums()
+        if alone or isinstance(request, ContributeTask):
+            self._cards.gather()
 
     def _lack(self, card: Card, request: AnyRequest, error: Exception) -> str:
         """Return what memory lacks for a request, in words; empty: compiled blocks have failed.
@@ -171,7 +162,8 @@ class Executor:
         if isinstance(request, PASSES):
             if lacks:
                 return str(error).partition("\n")[0] or "it says no more"
-            if card.blocks is not None and card.blocks.gives_up(error):
+            blocks = card.replica.module.runner
+            if isinstance(blocks, CompiledBlocks) and blocks.gives_up(error):
                 traceback.print_exception(error, file=sys.stderr)
                 return ""
         if lacks and card.held is not None:
@@ -189,9 +181,7 @@ class Executor:
                 return Done(), ()
             case ForwardTask():
                 return passes.forward(card.replica, request, payloads)
-            case LossTask():
-                return passes.forward_backward(card.replica, request, payloads)
-            case BackwardTask():
+            case LossTask() | BackwardTask():
                 return passes.backward(card.replica, request, payloads)
             case PassTask(into="loss"):
                 return passes.evaluate(card.replica, request, payloads)
@@ -236,21 +226,21 @@ class Executor:
         for each in devices if self._owns_process else ():
             allowance.enforce(request, each)
         said: list[str] = []
-        made: list[tuple[Replica, CompiledBlocks | None]] = []
+        made: list[Replica] = []
         for chosen in devices:
-            replica = open_replica(request, chosen, made[0][0] if made else None)
+            replica = open_replica(request, chosen, made[0] if made else None)
             device.warm_up(replica)
             if not made and not settings.threads:
                 torch.set_num_threads(device.useful_threads(replica, threads))
-            blocks, compiled = compile_blocks(request, replica, chosen)
-            made.append((replica, blocks))
+            compiled = compile_blocks(request, replica)
+            made.append(replica)
             said += [compiled] * (compiled not in said)
-        opened = Auditor(Averager(made[0][0]))
+        opened = Auditor(Averager(made[0]))
         if len(cards) > 1:
             for card, chosen in zip(cards, devices, strict=True):
                 card.begin_thread(chosen)
         for card, held in zip(cards, made, strict=True):  # all of them or none
-            card.held, card.blocks = held
+            card.held = held
         self._opened = opened
         return Done(words="; ".join(said))
 

@@ -18,7 +18,6 @@ from model_zoo.specs.slices import frozen_bytes, slices, stage_parameters
 from model_zoo.specs.state import NUMBER_BYTES
 from protocol.manifest import Manifest
 
-_SCRATCH_BUFFERS = 1  # of gradients, as long as the parameters
 # The graph of the block that is run again, and the gradients of the same size on the way back.
 _BLOCK_COPIES = 2
 LOGIT_BYTES = 4 * NUMBER_BYTES
@@ -50,14 +49,12 @@ class MemoryNeed:
     @property
     def total_bytes(self) -> int:
         """The peak, with all graphs kept."""
-        graphs = self.graph_bytes * self.graphs
-        return self.fixed_bytes + graphs
+        return self.fixed_bytes + self.graph_bytes * self.graphs
 
     @property
     def fixed_bytes(self) -> int:
         """The peak without graphs."""
-        passing = self.head_bytes + self.block_bytes
-        return self.state_bytes + passing + self.frozen_bytes
+        return self.state_bytes + self.head_bytes + self.block_bytes + self.frozen_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +82,10 @@ def memory_need(
     offload: bool = False,
     host: bool = False,
 ) -> MemoryNeed:
-    """Return the memory that a replica of a stage needs, without the process itself.
+    """Return the memory that a replica of a stage needs, without the process itself; where passes
+    may compute in several types it is enough for all.
 
     Args:
-        manifest: of the run; where passes may compute in several types it is enough for all.
-        stage: index of the stage.
         graphs_kept: forward graphs held for their backward; one more is in use.
         reruns_blocks: whether graphs keep the blocks' inputs alone.
         offload: whether all vectors but those that passes are run at lie in a GPU's host memory.
@@ -124,7 +120,7 @@ def memory_need(
 def _vectors(manifest: Manifest, *, offload: bool, host: bool) -> tuple[int, int]:
     """Return how many vectors as long as the parameters lie beside those that passes are run at,
     and how many lie in the host's memory."""
-    passing = 1 + _SCRATCH_BUFFERS  # the gradient sum
+    passing = 2  # the gradient sum, and the scratch of gradients
     residual = not CODECS[manifest.averaging_codec].lossless
     rounds = len(manifest.state.sections) - 1 + residual
     inner = manifest.inner_optimizer

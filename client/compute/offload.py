@@ -31,7 +31,7 @@ def vectors_for(request: OpenStage, device: torch.device) -> Vectors:
 
 
 def host_vectors(device: torch.device) -> OffloadedVectors:
-    """Return vectors in the memory of a GPU's host, with what makes the updates of them."""
+    """Return vectors in the memory of a GPU's host, and what makes the updates of them."""
     return OffloadedVectors(torch.device("cpu") if device.type == "mps" else device)
 
 

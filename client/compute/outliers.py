@@ -34,11 +34,8 @@ MAX_SEEN = 256
 
 
 class OutlierFilter:
-    """The sizes of the tensors that one stage receives.
-
-    Args:
-        passed: number of stages that the tensors of each direction have passed.
-    """
+    """The sizes of the tensors that one stage receives; ``passed``: stages that those of each
+    direction have passed."""
 
     def __init__(self, passed: Mapping[Direction, int]) -> None:
         self._width = {
@@ -51,15 +48,11 @@ class OutlierFilter:
         self._seen: dict[int, dict[Direction, float]] = {}
 
     def check(self, tensor: Tensor, direction: Direction, microbatch: int) -> Check[None]:
-        """Check the size of a tensor from another stage against earlier ones, when it is judged.
-
-        Args:
-            tensor: the tensor.
-            direction: of the boundary.
-            microbatch: its id; its size enters the median at ``count``.
+        """Check the size of a tensor from another stage against earlier ones, when it is judged; it
+        enters the median at ``count``.
 
         Raises:
-            OutlierTensor: its size is far from the usual one; the payload at place 0 is blamed.
+            OutlierTensor: it is far from the usual one; the payload at place 0 is blamed.
         """
         numel = tensor.numel()
 

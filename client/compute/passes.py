@@ -42,7 +42,7 @@ def forward(
     """Run the forward of a stage that is not the last; keep the graph if memory allows. A held-out
     microbatch is run at the version's own parameters, and leaves nothing.
 
-    `replica` computes. Returns the output, and the tokens if they were read from the corpus.
+    Returns the output, and the tokens if they were read from the corpus.
     """
     replica.check_step(task.step)
     readings = Readings()
@@ -65,27 +65,17 @@ def forward(
     return Outcome(graph_kept=keep), [boundary.found, *([] if payloads else [memoryview(tokens)])]
 
 
-def forward_backward(replica: Replica, task: LossTask, payloads: Payloads) -> tuple[Outcome, Sent]:
-    """Run forward and backward of the last stage and add its gradient; that of the *sum* of the
-    tokens' losses.
-
-    `replica` computes. Returns the summed loss and the gradient of the input.
-    """
-    replica.check_step(task.step)
-    replica.check_counted(task.microbatch, counted=False)
-    loss, sent_back = run_again(replica, replica, task, payloads)
-    replica.count(task.microbatch)
-    return Outcome(loss_sum=loss), sent_back
-
-
-def backward(replica: Replica, task: BackwardTask, payloads: Payloads) -> tuple[Outcome, Sent]:
+def backward(
+    replica: Replica, task: LossTask | BackwardTask, payloads: Payloads
+) -> tuple[Outcome, Sent]:
     """Run the stage's backward from the kept graph, or from its input if that is given; add its
-    gradient.
+    gradient, in the last stage that of the *sum* of the tokens' losses.
 
-    `replica` computes. Returns the input's gradient.
+    Returns the summed loss, in the last stage, and the input's gradient.
     """
     replica.check_step(task.step)
     replica.check_counted(task.microbatch, counted=False)
+    loss_sum = 0.0
     if task.microbatch in replica.graphs:
         readings = Readings()
         gradient = _gradient_in(replica, task, payloads, readings)
@@ -93,12 +83,12 @@ def backward(replica: Replica, task: BackwardTask, payloads: Payloads) -> tuple[
         noted = run_back(replica, replica, [(graph, gradient)], task, readings)
         readings.read()
         sent_back = [each.found for each in noted]
-    elif len(payloads) == 1 and replica.samples is None:
+    elif isinstance(task, BackwardTask) and len(payloads) == 1 and replica.samples is None:
         raise GraphGone(f"the graph of microbatch {task.microbatch} was not kept")
     else:
-        _, sent_back = run_again(replica, replica, task, payloads)
+        loss_sum, sent_back = run_again(replica, replica, task, payloads)
     replica.count(task.microbatch)
-    return Outcome(), sent_back
+    return Outcome(loss_sum=loss_sum), sent_back
 
 
 def subtract(replica: Replica, task: PassTask, payloads: Payloads) -> Outcome:
@@ -119,16 +109,11 @@ def subtract(replica: Replica, task: PassTask, payloads: Payloads) -> Outcome:
 def run_again(
     replica: Replica, slot: Slot, task: LossTask | BackwardTask | PassTask, payloads: Payloads
 ) -> tuple[float, list[Boundary]]:
-    """Run a microbatch forward and back from its input; its gradient is in scratch then.
+    """Run a microbatch forward and back from its input, at the parameters of a slot; its gradient
+    is in scratch then. Where not all targets are learned the loss is the mean over those that are,
+    times all.
 
-    Where not all targets are learned the loss is the mean over those that are, times all.
-
-    Args:
-        replica: computes.
-        slot: parameters and buffers of the step.
-        task: names the microbatch.
-        payloads: the gradient of the output, unless the stage is the last, and the input.
-
+    The payloads are the gradient of the output, unless the stage is the last, and the input.
     Returns the loss, and what a replica sends of it: for an audit the output, unless the stage is
     the last, and the gradient of the input, unless it is the first.
     """
@@ -168,8 +153,7 @@ def run_again(
 def evaluate(replica: Replica, task: PassTask, payloads: Payloads) -> tuple[Outcome, Sent]:
     """Run a held-out microbatch forward at the version's own parameters, and count nothing.
 
-    `replica` computes. Returns the summed loss of the learned tokens, in the last stage, else what
-    `forward` does.
+    Returns the summed loss of the learned tokens, in the last stage, else what `forward` does.
     """
     if not replica.part.has_head:
         return forward(replica, task, payloads)
@@ -186,15 +170,8 @@ def evaluate(replica: Replica, task: PassTask, payloads: Payloads) -> tuple[Outc
 def stage_input(
     replica: Replica, microbatch: int, payloads: Payloads, readings: Readings, place: int = 0
 ) -> tuple[StageInput, Buffer]:
-    """Return the input of a stage, and its tokens: empty where the stage has no use for them.
-
-    Args:
-        replica: of the stage.
-        microbatch: whose samples are read, if the stage has them.
-        payloads: the input, and the tokens where the stage has a use for them.
-        readings: of the pass.
-        place: of the input in the request.
-    """
+    """Return the input of a stage, by its payloads or from its samples, and its tokens: empty where
+    the stage has no use for them. ``place`` is that of the input in the request."""
     wire, part = replica.wire, replica.part
     if part.embeds:
         if not payloads and replica.samples is not None:
@@ -219,14 +196,8 @@ def run_loss(
     replica: Replica, stage: Stage, given: StageInput, weight: float | None = None
 ) -> tuple[Graph, Tensor]:
     """Run the last stage forward; return the graph, whose output is what is run back, and the
-    summed loss.
-
-    Args:
-        replica: computes.
-        stage: the module, with the parameters of the step.
-        given: input of the stage.
-        weight: of the loss in what is run back; None: as the manifest has it.
-    """
+    summed loss. ``weight`` is that of the loss in what is run back; None: as the manifest has
+    it."""
     x, weight = given.x, replica.wire.run.data.loss_weight if weight is None else weight
     leaf = x.detach().requires_grad_() if x.is_floating_point() else None
     assert given.targets is not None
@@ -260,15 +231,11 @@ def run_back(
     """Fill `flat.gradients` with the gradient of this pass alone, and note whether it is finite and
     of sane magnitude; return the encoded input gradient, if there is one.
 
-    Args:
-        replica: computes.
-        slot: parameters and buffers of the step.
-        passes: of each slice of the sequences in turn: graph, and the gradient of its output, None
-            if that is the loss.
-        task: names the microbatch.
-        readings: of the pass.
+    ``passes`` yields for each slice of the sequences its graph, and the gradient of its output,
+    None if that is the loss.
     """
     slot.flat.zero_gradients()
+    replica.sums.clear()
     of_inputs = []
     for graph, gradient in passes:
         whole = graph.output

@@ -42,13 +42,12 @@ class Encoding:
     @property
     def rotated(self) -> bool:
         """Whether groups of 64 elements were rotated before quantisation."""
-        return self.direction != "average"
+        return self.codec in ("s8", "s4") and self.direction != "average"
 
     @property
     def centred(self) -> bool:
         """Whether a bf16 vector with the mean of each (padded) channel precedes the body."""
-        blocks = self.codec in ("s8", "s4")
-        return blocks and self.direction == "forward" and len(self.shape) > 1
+        return self.rotated and self.direction == "forward" and len(self.shape) > 1
 
     @property
     def body_start(self) -> int:
@@ -63,26 +62,20 @@ class Encoding:
 
 
 def seal(buffer: bytearray | memoryview) -> None:
-    """Write the payload's digest into its first bytes.
-
-    Apart from `encode`, because hashing costs as much as quantising. Of all digests of 32 bytes
-    this one is cheap enough for what a GPU sends.
-    """
+    """Write the payload's digest into its first bytes. Apart from encoding, because hashing costs
+    as much; of all digests of 32 bytes this one is cheap enough for what a GPU sends."""
     buffer[:SEAL_BYTES] = _digest(buffer)
 
 
 def sealed_digest(buffer: Buffer) -> bytes:
-    """The digest that a payload is sealed with, whether or not its bytes have it; empty for no
-    payload."""
+    """The digest that a payload is sealed with, whether or not its bytes have it; empty for
+    none."""
     return bytes(memoryview(buffer)[:SEAL_BYTES])
 
 
 def check_seal(buffer: Buffer) -> None:
-    """Refuse a payload whose bytes are not the ones that were sealed.
-
-    Raises:
-        Unsealed: the payload is damaged, unsealed or too short.
-    """
+    """Refuse by `Unsealed` a payload that is damaged or too short: its bytes are not what was
+    sealed."""
     if not compare_digest(sealed_digest(buffer), _digest(buffer)):
         raise Unsealed("payload does not match its digest")
 

@@ -17,13 +17,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast, overload
 
-import msgspec
 import trio
 
 from client.compute.errors import ComputeError, FrameError
-from client.compute.frames import HEADER, pack, unpack
+from client.compute.frames import ANSWERS, HEADER, pack, unpack
 from client.compute.payload import Buffer
-from client.compute.requests import Answer, AnyAnswer, Failed, ReplyT, Request, reply_type
+from client.compute.requests import Answer, Failed, ReplyT, Request
 from protocol.pipeline.effects import Outcome, Task
 
 # Keep glibc from returning every large tensor's pages to the kernel and faulting them in again:
@@ -44,8 +43,6 @@ _STDERR_LINES, _STDERR_BYTES = 20, 16_384
 
 AnswerT = TypeVar("AnswerT", bound=Answer)
 
-_answers = msgspec.msgpack.Decoder(AnyAnswer)
-
 
 class WorkerDied(Exception):
     """The worker process is gone; its state is lost.
@@ -64,11 +61,8 @@ class RequestFailed(ComputeError, kind="internal"):
     """The worker answered `Failed`; it lives, and the request changed nothing."""
 
     def __init__(self, failed: Failed) -> None:
-        super().__init__(f"{failed.kind}: {failed.message}")
-        self.failed = failed
-        self.kind = failed.kind
-        self.message = failed.message
-        self.part = failed.part
+        super().__init__(f"{failed.kind}: {failed.message}", failed.part)
+        self.kind, self.message = failed.kind, failed.message
 
 
 def _spawn(command: Sequence[str], connection: int, stderr: int) -> subprocess.Popen[bytes]:
@@ -114,22 +108,18 @@ class Call(Generic[AnswerT]):
 
 
 class Worker:
-    """A worker process. Starting it takes the seconds that importing torch takes; calls
-    made meanwhile wait.
+    """A worker process. Starting it takes the seconds that importing torch takes; calls made
+    meanwhile wait.
 
     Make it in the thread that lives as long as the node. The kernel's parent-death signal follows
     the thread that forked, not the process: a child started from a pool thread would be killed as
     soon as that thread is retired.
 
-    Args:
-        command: starts the worker, ``WORKER_COMMAND`` if empty; gets `--fd` and `--parent`
-            appended.
-
-    Raises:
-        OSError: the process cannot be started.
+    ``command`` starts it, and gets `--fd` and `--parent` appended. Raises `OSError` where that
+    fails.
     """
 
-    def __init__(self, *, command: Sequence[str] = ()) -> None:
+    def __init__(self, *, command: Sequence[str] = WORKER_COMMAND) -> None:
         self._waiting: dict[int, Call[Any]] = {}
         self._unsent, self._to_send = trio.open_memory_channel[Call[Any]](math.inf)
         self._next_id = 0
@@ -144,7 +134,7 @@ class Worker:
             stderr, stderr_end = os.pipe()
             on_failure.callback(os.close, stderr)
             child_ends.callback(os.close, stderr_end)
-            self._process = _spawn(command or WORKER_COMMAND, theirs.fileno(), stderr_end)
+            self._process = _spawn(command, theirs.fileno(), stderr_end)
             on_failure.pop_all()
         self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
         self._output = trio.lowlevel.FdStream(stderr)
@@ -153,14 +143,12 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        """Process id of the worker."""
+        """Its process id."""
         return self._process.pid
 
     async def call(self, request: Request[ReplyT], within_s: float = math.inf) -> ReplyT:
-        """Have a request executed that is no task, so it has no payloads; its reply.
-
-        Calls are executed in the order in which they are made. A cancelled call that was sent
-        already is still executed; its reply is thrown away.
+        """Have a request executed that is no task, so it has no payloads; its reply. A cancelled
+        call that was sent already is still executed; its reply is thrown away.
 
         Raises:
             RequestFailed: the worker could not do it and says why.
@@ -244,17 +232,16 @@ class Worker:
                 await self._send(call)
 
     async def _send(self, call: Call[Any]) -> None:
-        buffers = pack(call.id, call.request, call.payloads)
-        call.payloads = ()
+        buffers, call.payloads = pack(call.id, call.request, call.payloads), ()
         for buffer in buffers:
             await self._stream.send_all(memoryview(buffer))
 
     async def _receive_frames(self) -> None:
         while True:
             (size,) = HEADER.unpack(await self._exactly(HEADER.size))
-            envelope = unpack(await self._exactly(size))
-            payloads = envelope.cut(memoryview(await self._exactly(sum(envelope.sizes))))
-            self._answer(envelope.id, bytes(envelope.message), list(map(bytes, payloads)))
+            body = unpack(await self._exactly(size), ANSWERS)
+            payloads = body.cut(memoryview(await self._exactly(sum(body.sizes))))
+            self._answer(body.id, body.message, list(map(bytes, payloads)))
 
     async def _exactly(self, size: int) -> bytearray:
         data = bytearray()
@@ -265,16 +252,10 @@ class Worker:
             data += piece
         return data
 
-    def _answer(self, call_id: int, message: bytes, payloads: list[bytes]) -> None:
+    def _answer(self, call_id: int, reply: Answer, payloads: list[bytes]) -> None:
         call = self._waiting.pop(call_id, None)
         if call is None:
             raise FrameError(f"worker answered a request {call_id} that nobody made")
-        try:
-            reply = _answers.decode(message)
-        except msgspec.DecodeError as error:
-            raise FrameError(f"worker's reply is malformed: {error}") from error
-        if not isinstance(reply, Failed | reply_type(call.request)):
-            raise FrameError(f"worker answered {type(reply).__name__}")
         call.answer = (reply, payloads)
         call.done.set()
 

@@ -59,8 +59,6 @@ class Replica(Slot):
     version: int = field(default=0, init=False)
     outliers: OutlierFilter = field(init=False)
     """Sizes of the tensors from other stages."""
-    step_tokens: int = field(init=False)
-    """Of a whole step, in all replicas."""
     sequences_at_once: int = field(init=False)
     """Sequences of a microbatch that are run at a time: all, until memory is short."""
 
@@ -68,7 +66,6 @@ class Replica(Slot):
         super().__post_init__()
         run, stage = self.wire.run, self.wire.stage
         self.outliers = OutlierFilter({"forward": stage, "backward": run.stage_count - 1 - stage})
-        self.step_tokens = run.tokens_per_step
         self.sequences_at_once = run.sequences_per_microbatch
 
     @property
@@ -97,11 +94,7 @@ class Replica(Slot):
         return self.parameters, *self.optimizer.vectors
 
     def check_step(self, step: int) -> None:
-        """Refuse what is for another step.
-
-        Raises:
-            StaleRequest: the stage is not at this one.
-        """
+        """Refuse what is for another step by `StaleRequest`."""
         if step != self.version:
             raise StaleRequest(f"request is for step {step}, the stage is at {self.version}")
 
@@ -114,24 +107,20 @@ class Replica(Slot):
         """Nothing more is counted."""
 
     def contribution(self, start: int, end: int) -> Tensor:
-        """Return the elements from ``start`` to ``end`` of what this replica adds to the step; they
-        may be the gradient sum's own."""
+        """Return these elements of what this replica adds to the step, perhaps the sum's own."""
         return self.gradient_sum[start:end]
 
     def update(
         self, total: Tensor, squared_norm: float, rate: float | None, stretch: float = 1.0
     ) -> float:
-        """Make the next version; return the norm of the mean gradient, or of the mean difference.
+        """Make the next version of the total of the contributions, (N,); return the norm of the
+        mean gradient, or of the mean difference. Equal inputs give bit-identical versions at all
+        replicas.
 
-        Equal inputs give bit-identical versions at all replicas.
-
-        Args:
-            total: of the contributions to the step, (N,).
-            squared_norm: of `total`.
-            rate: the learning rate; None: that of the schedule.
-            stretch: factor of the mean difference of a local round.
+        ``rate`` is the learning rate; None: that of the schedule. ``stretch`` is a factor of the
+        mean difference of a local round.
         """
-        config, tokens = self.optimizer.spec, self.step_tokens
+        config, tokens = self.optimizer.spec, self.wire.run.tokens_per_step
         rate = learning_rate(config, self.version) if rate is None else rate
         scale = step_scale(squared_norm, tokens, stage_clip(config, self.part.count))
         self.optimizer.step(total, rate, scale * stretch)
@@ -145,11 +134,8 @@ class Replica(Slot):
         self.version = version
 
     def replace_state(self, version: int, tensors: Sequence[Tensor]) -> None:
-        """Switch to another version, with nothing accumulated.
-
-        The tensors (N,) are those of `state_tensors`, in that order; they are copied, unless they
-        are these themselves.
-        """
+        """Switch to another version, with nothing accumulated: its tensors (N,), as `state_tensors`
+        has them, are copied, unless they are these themselves."""
         for own, new in zip(self.state_tensors, tensors, strict=True):
             if own.data_ptr() != new.data_ptr() or own.device != new.device:
                 own.copy_(new)
@@ -240,8 +226,7 @@ class LocalReplica(Replica):
             self.close()
 
     def close(self) -> None:
-        """Take an inner step with what is in the sum: one of fewer microbatches than a whole step's
-        goes as much less far."""
+        """Take an inner step with what is in the sum, as much shorter as microbatches are fewer."""
         if not self.waiting:
             return
         tokens, spec = self.waiting * self.wire.run.tokens_per_microbatch, self.inner.spec
@@ -263,7 +248,7 @@ class LocalReplica(Replica):
         return learning_rate(self.inner.spec, self.version) if self.rate is None else self.rate
 
     def contribution(self, start: int, end: int) -> Tensor:
-        """See `Replica`: how far the weights have come down from the version's, times tokens."""
+        """See `Replica`."""
         home = self.gradient_sum.device
         base, values = (each[start:end].to(home) for each in (self.parameters, self.flat.values))
         tokens = len(self.counted) * self.wire.run.tokens_per_microbatch
@@ -307,12 +292,8 @@ def _is_fast(device: torch.device) -> bool:
 def open_replica(
     request: OpenStage, device: torch.device, leader: Replica | None = None
 ) -> Replica:
-    """A replica at version 0.
-
-    Args:
-        request: describes it.
-        device: where it is.
-        leader: a replica on another device that makes the versions for this one, too.
+    """A replica at version 0 on a device; a ``leader`` on another one makes the versions for it,
+    too.
 
     Raises:
         ShapeError: in local rounds there is no leader.
@@ -345,16 +326,8 @@ def open_replica(
 
 
 def step_scale(squared_norm: float, tokens: int, largest_norm: float) -> float:
-    """Return the factor of a gradient sum: 1 / tokens, less if its norm would exceed the bound.
-
-    Args:
-        squared_norm: of the gradient sum.
-        tokens: tokens that it sums over.
-        largest_norm: bound of the mean gradient's norm; 0: none.
-
-    Returns:
-        The factor, rounded to fp32 as it is used.
-    """
+    """Return the factor of a gradient sum over so many tokens, rounded to fp32 as it is used: 1 /
+    tokens, less if the mean gradient's norm would exceed ``largest_norm``; 0: it has no bound."""
     scale = 1 / tokens
     if largest_norm > 0:
         scale *= min(1.0, largest_norm / (scale * math.sqrt(squared_norm) + _CLIP_EPS))
@@ -384,25 +357,19 @@ def host_bytes(tensor: Tensor) -> memoryview:
     return tensor.detach().cpu().numpy().view(np.uint8).data
 
 
+def digest_of_tensors(parts: Sequence[Tensor]) -> bytes:
+    """Digest of a leaf."""
+    return leaf_digest(map(host_bytes, parts))
+
+
 def hash_tensors(
     version: int,
     tensors: Sequence[Tensor],
     threads: int,
-    digest: Callable[[Sequence[Tensor]], bytes] | None = None,
+    digest: Callable[[Sequence[Tensor]], bytes] = digest_of_tensors,
 ) -> str:
-    """Hex hash of a version.
-
-    Args:
-        version: its number.
-        tensors: vectors, its data.
-        threads: that compute at a time.
-        digest: returns the digest of a leaf, which comes in parts; None: as it is defined.
-    """
+    """Hex hash of a version with these vectors, made by so many threads; ``digest`` returns that of
+    a leaf, which comes in parts."""
     data = [tensor.detach().view(torch.uint8) for tensor in tensors]
     with ThreadPoolExecutor(threads, "hasher") as pool:
-        return root(version, pool.map(digest or digest_of_tensors, leaves(data)))
-
-
-def digest_of_tensors(parts: Sequence[Tensor]) -> bytes:
-    """Digest of a leaf."""
-    return leaf_digest(map(host_bytes, parts))
+        return root(version, pool.map(digest, leaves(data)))

@@ -16,7 +16,7 @@ did not say that the graph is kept, or if it was dropped since.
 Shapes: B sequences per microbatch, T tokens per sequence, C width.
 """
 
-from typing import Annotated, Any, Generic, TypeVar, get_args
+from typing import Annotated, Generic, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -155,12 +155,9 @@ class Load(Request[Done], frozen=True, kw_only=True):
 
 
 class LoadStart(Request[Done], frozen=True, kw_only=True):
-    """Begin with the parameters of an imported model: version 0, with nothing accumulated. Where
-    the model has adapters these are frozen, and the version stays.
-
-    Fields:
-        path: the file, as `client.compute.starting` writes it; digest: its BLAKE2b-256, hex.
-    """
+    """Begin with the parameters of an imported model, in a file as `client.compute.starting` writes
+    it, with the BLAKE2b-256 ``digest``, hex: version 0, with nothing accumulated. Where the model
+    has adapters these are frozen, and the version stays."""
 
     path: str
     digest: str
@@ -181,12 +178,3 @@ class Ping(Request[Done], frozen=True):
 
 AnyRequest = Task | OpenStage | Save | Load | LoadStart | Probe | Ping
 AnyAnswer = Outcome | Done | Saved | Probed | Failed
-
-_REPLY_TYPES: dict[type, type[Answer]] = {
-    request: get_args(vars(request)["__orig_bases__"][0])[0] for request in Request.__subclasses__()
-}
-
-
-def reply_type(request: Request[Any] | Task) -> type[Answer]:
-    """The type that answers this request, unless `Failed` does."""
-    return _REPLY_TYPES.get(type(request), Outcome)

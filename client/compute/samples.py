@@ -49,12 +49,7 @@ class Samples:
 
 
 def token_corpus(folder: Path, data: DataSpec) -> Corpus:
-    """Open a data folder or a cache of leaves whose bytes the node has proven.
-
-    Args:
-        folder: of shards, or of leaves.
-        data: what the manifest says of the tokens.
-    """
+    """Open a data folder or a cache of leaves whose bytes the node has proven."""
 
     def read_leaf(index: int, offset: int, size: int) -> bytes:
         name, place = leaf_name(index), offset

@@ -67,12 +67,7 @@ SPARE_SHARE = 0.5
 
 class Saving:
     """One version that is written by a thread of its own, which reads it where it lies while others
-    wait to change it.
-
-    Args:
-        replica: whose state is read from now on.
-        request: version and path.
-        finish: called in the thread with a function that writes the file.
+    wait to change it. ``finish`` is called in the thread with a function that writes the file.
 
     Raises:
         StaleRequest: the replica is at another version.
@@ -110,11 +105,7 @@ class Saving:
         self._thread.join()
 
     def _save(self) -> Saved:
-        """Write the file, with the version's hash in its header once all of it was read.
-
-        Raises:
-            DiskError: it could not be completed.
-        """
+        """Write the file, with the hash in its header once all was read; raises `DiskError`."""
         info, hasher = self._info, LeafHasher()
         try:
             if self._at_once and self._detach():
@@ -175,11 +166,8 @@ def _on_host(part: Tensor) -> Tensor:
 
 @contextmanager
 def written(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
-    """As `replacing`.
-
-    Raises:
-        DiskError: the file could not be completed; no partial one is left.
-    """
+    """As `replacing`; raises `DiskError` where the file could not be completed, and none is
+    left."""
     try:
         with replacing(path, durable=durable) as file:
             yield file
@@ -196,16 +184,8 @@ def _info(replica: Replica) -> CheckpointInfo:
 
 
 def begin_hash(replica: Replica, task: HashTask, throttle: Throttle) -> Callable[[], Outcome]:
-    """Return what computes the hash of a version, in a thread of its own.
-
-    Args:
-        replica: whose state is hashed.
-        task: names the version.
-        throttle: limits the time that is spent.
-
-    Raises:
-        StaleRequest: the replica is at another version.
-    """
+    """Return what computes the hash of a version, in a thread of its own, as far as ``throttle``
+    lets it; raises `StaleRequest` where the replica is at another one."""
     if task.step != replica.version:
         raise StaleRequest(f"asked to hash {task.step}, stage is at {replica.version}")
     threads, stream = torch.get_num_threads(), side_stream(replica.wire.device)

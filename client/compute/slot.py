@@ -37,16 +37,16 @@ class Slot:
     """The microbatches of the step that are in it."""
     graphs: dict[int, Graph] = field(default_factory=dict, init=False)
     """Those that are kept: all can be recomputed."""
+    sums: dict[int, tuple[bytes, float]] = field(default_factory=dict, init=False)
+    """By segment of a round: digest and squared norm of its sum, which lies in the scratch until
+    something else uses that."""
 
     def __post_init__(self) -> None:
         self.gradient_sum = self.flat.home.zeros(self.flat.values.numel())
 
     def check_counted(self, microbatch: int, *, counted: bool) -> None:
-        """Refuse to count a microbatch twice or to take out one that does not count.
-
-        Raises:
-            LedgerError: that would happen.
-        """
+        """Refuse by `LedgerError` to count a microbatch twice, or to take out one that does not
+        count."""
         if (microbatch in self.counted) != counted:
             state = "not counted" if counted else "counted already"
             raise LedgerError(f"microbatch {microbatch} is {state} in its step")
@@ -64,11 +64,13 @@ class Slot:
     def copy(self) -> "Slot":
         """A slot of its own with the same parameters and nothing accumulated; it shares the
         scratch, which is zero afterwards."""
+        self.sums.clear()
         module = twin(self.module)
         return Slot(module, FlatParameters(module, self.flat.gradients, self.flat.home))
 
     def clear(self) -> None:
-        """Nothing accumulated, no graph kept."""
+        """Nothing accumulated, no graph kept, no sum in the scratch."""
         self.gradient_sum.zero_()
         self.counted.clear()
         self.graphs.clear()
+        self.sums.clear()

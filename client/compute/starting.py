@@ -49,12 +49,8 @@ class Written(NamedTuple):
 
 
 def write_start(imported: Imported, part: StageSlice, path: Callable[[str], Path]) -> Written:
-    """Write the start of a stage, one tensor in memory at a time.
-
-    Args:
-        imported: the opened model.
-        part: the stage.
-        path: of the file with a digest, in an existing folder.
+    """Write the start of a stage, one tensor in memory at a time; ``path`` returns that of the file
+    with a digest, in an existing folder.
 
     Raises:
         NotFinite: a tensor has numbers that are infinite or none.
@@ -81,9 +77,8 @@ def _bytes(imported: Imported, name: str) -> memoryview:
 
 
 def load_start(replica: Replica, request: LoadStart) -> None:
-    """Begin with the parameters in a file; nothing changes before all of it is verified.
-
-    Where the stage has adapters they and the version stay: the file has what is frozen beside them.
+    """Begin with the parameters in a file; nothing changes before all of it is verified. Where the
+    stage has adapters they and the version stay: the file has what is frozen beside them.
 
     Raises:
         CheckpointUnreadable: it cannot be read now.
@@ -111,11 +106,7 @@ def load_start(replica: Replica, request: LoadStart) -> None:
 def read_start(path: Path, spec: ModelSpec, part: StageSlice, digest: str) -> State:
     """Return the parameters of a start file by name, each in the type that it has there.
 
-    Args:
-        path: the file.
-        spec: the model; adapters are not in the file.
-        part: the stage.
-        digest: hash of the file, hex.
+    ``spec`` is the model, whose adapters are not in the file, ``digest`` the file's hash, hex.
 
     Raises:
         CheckpointUnreadable: it cannot be read now.
@@ -130,15 +121,13 @@ def _read_verified(path: Path, layout: Layout, digest: str, take: _Take) -> None
     """Give the tensors of a file to ``take``; what it has got counts only if nothing is raised."""
     try:
         with reading(path) as file:
-            found = _read(file, layout, take)
+            _read(file, layout, digest, take)
     except ValueError as error:
         raise CheckpointError(f"{path.name} is not the start of this stage: {error}") from error
-    if found != digest:
-        raise CheckpointError(f"{path.name} is not the start of this stage: its digest differs")
 
 
-def _read(file: BinaryIO, layout: Layout, take: _Take) -> str:
-    """Give the tensors of the file to ``take``; return the digest of the file."""
+def _read(file: BinaryIO, layout: Layout, digest: str, take: _Take) -> None:
+    """See `_read_verified`; raises ``ValueError`` where the file is another."""
     header, tensors, _ = read_header(file)
     if tuple((name, tensor.shape) for name, tensor in tensors.items()) != layout:
         raise ValueError("its tensors are those of another model")
@@ -152,4 +141,5 @@ def _read(file: BinaryIO, layout: Layout, take: _Take) -> str:
             raise ValueError("it is too short")
         hasher.update(memoryview(data))
         take(name, torch.frombuffer(data, dtype=torch_dtype(tensor.dtype)).view(tensor.shape))
-    return root(0, hasher.digests)
+    if root(0, hasher.digests) != digest:
+        raise ValueError("its digest differs")

@@ -32,8 +32,8 @@ class StageInput(NamedTuple):
     Fields:
         x: tokens (B, T) int64 on the first stage, else (B, T, K).
         inputs, targets: (B, T) int64; a target that is not learned is `NO_TARGET`.
-        begins: with which inputs conversations begin, (B, T) bool on the CPU; None: the data are
-            texts, each sequence one.
+        begins: with which inputs conversations begin, (B, T) bool on the CPU; None: each sequence
+            is one text.
     """
 
     x: Tensor
@@ -49,13 +49,8 @@ class StageInput(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """The shapes and codecs of a run, for one of its stages.
-
-    Fields:
-        run: the manifest.
-        swarm, stage: what the rounding of gradients follows from.
-        device: where the tensors are.
-    """
+    """The shapes and codecs of a run, for one of its stages on a device; the rounding of gradients
+    follows from swarm and stage."""
 
     run: Manifest
     swarm: str
@@ -79,12 +74,8 @@ class Wire:
         direction: Direction,
         of: Of = (0, 0),
     ) -> Check[Boundary]:
-        """Return the payload of (B, T, K).
-
-        Args:
-            tensor: what is sent.
-            direction: where it goes.
-            of: what a gradient is of, from which its rounding may follow.
+        """Return the payload of (B, T, K); the rounding of a gradient may follow from what it is
+        ``of``.
 
         Raises:
             PoisonedTensor: the tensor is not finite; here or when it is judged.
@@ -95,13 +86,9 @@ class Wire:
     def boundary_in(
         self, payload: Buffer, direction: Direction, part: int, readings: Readings
     ) -> Tensor:
-        """Return the tensor (B, T, K) in a payload from another stage; it counts if it is good.
-
-        Args:
-            payload: the payload, not yet checked.
-            direction: required direction.
-            part: position of the payload in its request, blamed if it is bad.
-            readings: of the pass, which say whether it is.
+        """Return the tensor (B, T, K) in a payload from another stage, which was not checked; it
+        counts if the readings say that it is good. ``part`` is its position in its request, blamed
+        if it is bad.
 
         Raises:
             CodecError: the payload is invalid; here or when the readings are read.
@@ -119,30 +106,22 @@ class Wire:
         return decoded.view(self.boundary_shape)
 
     def segment_out(self, segment: Tensor) -> memoryview:
-        """A sealed payload of a part of a gradient sum; empty if the part is.
-
-        Raises:
-            PoisonedTensor: the sum is not finite.
-        """
+        """A sealed payload of a part of a gradient sum; empty if the part is. Raises
+        `PoisonedTensor`."""
         if segment.numel() == 0:
             return memoryview(b"")
         return begin_encoding(segment, self.run.averaging_codec, "average").now().ready()
 
     def segment_in(self, payload: Buffer, out: Tensor, part: int) -> None:
         """Decode a part of a gradient sum into `out`, a vector on any device; nothing is read for
-        an empty one.
-
-        Raises:
-            CodecError: the payload is no such part; `out` may have changed.
-        """
+        an empty one. Raises `CodecError`; then `out` may have changed."""
         if out.numel():
             with blame(part):
                 check_seal(payload)
                 self.segment_back(payload, out)
 
     def segment_back(self, payload: Buffer, out: Tensor) -> None:
-        """Decode a payload that `segment_out` of this process has made, without checking its seal
-        again."""
+        """Decode what `segment_out` of this process has made, whose seal is not checked again."""
         if out.numel():
             codec = self.run.averaging_codec
             begin_decoding(payload, out.shape, codec, "average", out=out)[1].now()

@@ -22,7 +22,7 @@ from queue import Queue
 import msgspec
 
 from client.compute.errors import FrameError
-from client.compute.frames import HEADER, Envelope, pack, unpack
+from client.compute.frames import HEADER, REQUESTS, Body, pack, unpack
 from client.compute.payload import Buffer
 from client.compute.requests import Answer, AnyRequest, Failed
 from client.garbage import uncollected
@@ -32,7 +32,8 @@ AHEAD = 2
 """Requests that are read before they are asked for, with all that they carry; the others wait in
 the socket."""
 
-_requests = msgspec.msgpack.Decoder(AnyRequest)
+Received = tuple[Body[AnyRequest], list[memoryview]]
+"""A request with its payloads."""
 
 
 class NodeGone(Exception):
@@ -49,17 +50,15 @@ class Channel:
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self._sending = threading.Lock()
-        self._read = Queue[tuple[Envelope, list[memoryview]] | BaseException](
-            AHEAD - 1
-        )  # the thread has one more
+        self._read = Queue[Received | BaseException](AHEAD - 1)  # the thread has one more
         threading.Thread(target=self._read_ahead, name="requests", daemon=True).start()
 
-    def receive(self) -> tuple[Envelope, list[memoryview]]:
+    def receive(self) -> Received:
         """Wait for the next request; return it with its payloads.
 
         Raises:
             NodeGone: the other end is closed.
-            FrameError: the bytes are no frame.
+            FrameError: the bytes are no frame of a request.
             MemoryError: there is no room for it.
         """
         received = self._read.get()
@@ -68,16 +67,7 @@ class Channel:
         return received
 
     def send(self, frame_id: int, message: msgspec.Struct, payloads: Sequence[Buffer]) -> None:
-        """Write one reply.
-
-        Args:
-            frame_id: number of the request that it answers.
-            message: the reply.
-            payloads: in the order that the reply's docstring names.
-
-        Raises:
-            NodeGone: the other end is closed.
-        """
+        """Write the reply to the request of that number; raises `NodeGone`."""
         buffers = pack(frame_id, message, payloads)
         with self._sending:
             try:
@@ -93,9 +83,9 @@ class Channel:
         except BaseException as error:  # whoever waits for a request would wait for ever
             self._read.put(error)
 
-    def _frame(self) -> tuple[Envelope, list[memoryview]]:
-        envelope = unpack(self._exactly(*HEADER.unpack(self._exactly(HEADER.size))))
-        return envelope, envelope.cut(memoryview(self._exactly(sum(envelope.sizes))))
+    def _frame(self) -> Received:
+        body = unpack(self._exactly(*HEADER.unpack(self._exactly(HEADER.size))), REQUESTS)
+        return body, body.cut(memoryview(self._exactly(sum(body.sizes))))
 
     def _exactly(self, size: int) -> bytearray:
         data = bytearray(size)
@@ -112,24 +102,14 @@ class Channel:
 
 
 def serve(channel: Channel) -> None:
-    """Execute requests until the node is gone.
-
-    Raises:
-        FrameError: the node sent bytes that are no frame.
-    """
+    """Execute requests until the node is gone; raises `FrameError` where it sends no frame."""
     with uncollected():
         from client.compute.executor import Executor
     executor = Executor(owns_process=True)
     try:
         while True:
             received, payloads = channel.receive()
-            answer = partial(_answer, channel, received.id)
-            try:
-                request: AnyRequest = _requests.decode(received.message)
-            except msgspec.DecodeError as error:
-                answer(Failed(kind="shape", message=f"bad request: {error}"), ())
-            else:
-                executor.execute(request, payloads, answer)
+            executor.execute(received.message, payloads, partial(_answer, channel, received.id))
     except NodeGone:
         executor.close()
 
@@ -145,11 +125,8 @@ def _answer(channel: Channel, number: int, reply: Answer, payloads: Sequence[Buf
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies (Linux; elsewhere nothing).
-
-    Raises:
-        NodeGone: the parent has died already.
-    """
+    """Have the kernel kill this process when its parent dies (Linux; elsewhere nothing); raises
+    `NodeGone` where it has died already."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
@@ -157,7 +134,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def main() -> int:
-    """Entry point; the exit status is 0 when the node closed the socket."""
+    """Entry point; returns the exit status, 0 when the node closed the socket."""
     parser = argparse.ArgumentParser(description="Compute worker of a volunteer; started by it.")
     parser.add_argument("--fd", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)

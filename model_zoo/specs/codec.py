@@ -20,7 +20,6 @@ class WireCodec:
     """What follows from a codec's name.
 
     Fields:
-        element_bytes: of each number; 0: it codes blocks.
         block: numbers of the last dimension that are coded together; a dimension is filled up to
             whole blocks.
         block_bytes: of each.
@@ -31,9 +30,8 @@ class WireCodec:
         audited: whether audits tell its rounding from a lie.
     """
 
-    element_bytes: int = 0
-    block: int = 0
-    block_bytes: int = 0
+    block: int
+    block_bytes: int
     lossless: bool = False
     vectors: bool = False
     step: float = 0.0
@@ -41,20 +39,18 @@ class WireCodec:
 
     def body_bytes(self, shape: Sequence[int]) -> int:
         """Return the size of a tensor's numbers."""
-        if self.block:
-            return math.prod(shape[:-1]) * -(-shape[-1] // self.block) * self.block_bytes
-        return math.prod(shape) * self.element_bytes
+        return math.prod(shape[:-1]) * -(-shape[-1] // self.block) * self.block_bytes
 
     @property
     def bytes_per_number(self) -> float:
         """Bytes of a number in a long vector."""
-        return self.block_bytes / self.block if self.block else float(self.element_bytes)
+        return self.block_bytes / self.block
 
 
 CODECS: Final[dict[Codec, WireCodec]] = {
     "s8": WireCodec(block=128, block_bytes=2 + 128),
-    "bf16": WireCodec(element_bytes=2),
-    "fp32": WireCodec(element_bytes=4, lossless=True),
+    "bf16": WireCodec(block=1, block_bytes=2),
+    "fp32": WireCodec(block=1, block_bytes=4, lossless=True),
     "s4": WireCodec(block=128, block_bytes=2 + 64, step=1 / 7),
     "q2": WireCodec(block=4096, block_bytes=2 * 2 + 1024, vectors=True, audited=False),
     "q3": WireCodec(block=4096, block_bytes=2 + 1536, vectors=True, audited=False),

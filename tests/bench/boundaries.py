@@ -83,7 +83,8 @@ def measure(kind: str, shape: tuple[int, int], steps: int, seeds: Sequence[int],
                 worker.call(ApplyTask(step=number))
             seen.append(passed.loss / (SEQUENCES * CONTEXT))
             sent = len(passed.inputs[1][0]) - SEAL_BYTES
-        state = merge_states(worker.replica.flat.state() for worker in chain.workers)
+        flats = [worker.replica.flat for worker in chain.workers]
+        state = merge_states(flat.views(flat.values) for flat in flats)
         sizes = {"batches": HELD_OUT_BATCHES, "sequences": SEQUENCES, "context": CONTEXT}
         losses.append(round(evaluate(load_whole(spec, state), corpus, **sizes), 4))
         lately = statistics.mean(seen[-steps // 10 :])

@@ -52,13 +52,12 @@ def scaled_gradients(lies: Lies, factor: float | None) -> None:
         return of_loss(head, hidden, targets, weight)
 
     passes.run_back, passes.losses_of_hidden = lying, random_loss  # type: ignore[assignment]
-    for name in ("forward_backward", "backward"):
-        _wrap(passes, name, _while(inside, lies))
+    _wrap(passes, "backward", _while(inside, lies))
 
 
 def nothing_computed(lies: Lies) -> None:
     """Each microbatch is counted at once: gradients of zero, and a loss that looks well."""
-    forward_backward, backward = passes.forward_backward, passes.backward
+    backward = passes.backward
 
     def _zero(replica: Replica, request: Any) -> list[Boundary]:
         replica.check_step(request.step)
@@ -71,18 +70,13 @@ def nothing_computed(lies: Lies) -> None:
         zeros = torch.zeros(replica.wire.boundary_shape)
         return [replica.wire.boundary_out(zeros, "backward").now()]
 
-    def last(replica: Replica, request: Any, payloads: Any) -> Any:
-        if not lies():
-            return forward_backward(replica, request, payloads)
-        tokens = replica.wire.run.tokens_per_microbatch
-        return Outcome(loss_sum=INVENTED_LOSS * tokens), _zero(replica, request)
-
-    def inner(replica: Replica, request: Any, payloads: Any) -> Any:
+    def lying(replica: Replica, request: Any, payloads: Any) -> Any:
         if not lies():
             return backward(replica, request, payloads)
-        return Outcome(), _zero(replica, request)
+        tokens = replica.wire.run.tokens_per_microbatch * replica.part.has_head
+        return Outcome(loss_sum=INVENTED_LOSS * tokens), _zero(replica, request)
 
-    passes.forward_backward, passes.backward = last, inner
+    passes.backward = lying
 
 
 def scaled_contributions(lies: Lies, factor: float | None) -> None:

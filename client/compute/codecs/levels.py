@@ -12,20 +12,19 @@ numbers' squares, 12, 3.5 and 1 % stay behind for error feedback.
 The bytes are the same everywhere, as those of `blocks`: sums are trees, one operation of torch
 follows the other, and nothing waits for a device.
 
-Shapes: N numbers, K chunks, S scales of a chunk, M levels on one side.
+Shapes: K chunks, S scales of a chunk, M levels on one side.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from client.compute.codecs.bits import pack, unpack
-from client.compute.codecs.blocks import LARGEST_SCALE
+from client.compute.codecs.blocks import LARGEST_SCALE, Coded
 from client.compute.conditioning import tree_sums
 from client.compute.payload import SCALE_BYTES
 from model_zoo.specs.codec import CODECS, Codec
@@ -42,17 +41,10 @@ SIXTEEN: Final = (0.1284, 0.3881, 0.6568, 0.9424, 1.2562, 1.6181, 2.0691, 2.7326
 
 
 class Levels(ABC):
-    """One of the codecs.
-
-    Args:
-        codec: its name.
-        bits: of a number.
-        scales: of a chunk.
-    """
+    """One of the codecs, with so many ``bits`` of a number and ``scales`` of a chunk."""
 
     def __init__(self, codec: Codec, bits: int, scales: int) -> None:
-        self._block, self._block_bytes = CODECS[codec].block, CODECS[codec].block_bytes
-        self._bits, self._scales = bits, scales
+        self._block, self._bits, self._scales = CODECS[codec].block, bits, scales
 
     @abstractmethod
     def _quantised(self, magnitudes: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
@@ -63,54 +55,23 @@ class Levels(ABC):
     def _levels(self, scales: Tensor) -> Tensor:
         """Return the levels (K, M) that scales (K, S) stand for, ascending."""
 
-    def encode(
-        self, rows: Tensor, chunk: int, *_: object
-    ) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Quantise numbers, (1, N) fp32, so many at a time.
+    def encode(self, blocks: Tensor, lacking: int, _chances: Tensor | None) -> Coded:
+        """See `Blocks`."""
+        counts = blocks.new_full((len(blocks), 1), blocks.shape[1])
+        counts[-1] -= lacking
+        scales, codes = self._quantised(blocks.abs(), counts)
+        codes |= (blocks < 0).view(torch.uint8) << self._bits - 1
+        sent = torch.where(scales < SMALLEST_SCALE, 0.0, scales).to(torch.bfloat16)
+        return torch.cat([sent.view(torch.uint8), pack(codes, self._bits)], dim=1), scales.amax()
 
-        Yields:
-            Where a piece belongs in the body, its bytes (uint8, on the device), and the largest of
-            its scales: above `LARGEST_SCALE`, or NaN, the vector has to be refused.
-        """
-        for place, piece in self._pieces(rows, chunk):
-            missing = -len(piece) % self._block
-            chunks = pad(piece, (0, missing)).view(-1, self._block)
-            counts = chunks.new_full((len(chunks), 1), self._block)
-            counts[-1] -= missing
-            scales, codes = self._quantised(chunks.abs(), counts)
-            codes |= (chunks < 0).view(torch.uint8) << self._bits - 1
-            sent = torch.where(scales < SMALLEST_SCALE, 0.0, scales).to(torch.bfloat16)
-            coded = torch.cat([sent.view(torch.uint8), pack(codes, self._bits)], dim=1)
-            yield place, coded.view(-1), scales.amax()
-
-    def decode(self, body: Tensor, rows: Tensor, chunk: int, *_: object) -> Tensor:
-        """Read a body from outside (uint8) into numbers, (1, N) fp32, so many at a time.
-
-        Returns:
-            Whether it is good, as a number on the device; what was read counts only if it is.
-        """
-        good = torch.ones((), dtype=torch.bool, device=rows.device)
-        for place, piece in self._pieces(rows, chunk):
-            sent, packed = self._parts(body[place])
-            good &= _are_good(sent)
-            levels = self._levels(sent.view(torch.bfloat16).float())
-            codes = unpack(packed, self._bits, self._block)
-            both = torch.cat([levels, -levels], dim=1)
-            piece.copy_(both.gather(1, codes.long()).view(-1)[: len(piece)])
-        return good
-
-    def _parts(self, body: Tensor) -> tuple[Tensor, Tensor]:
-        """Cut a body into scales (K, S) int16, the bits of bf16, and packed numbers."""
-        chunks, size = body.view(-1, self._block_bytes), SCALE_BYTES * self._scales
-        return chunks[:, :size].contiguous().view(torch.int16), chunks[:, size:]
-
-    def _pieces(self, rows: Tensor, chunk: int) -> Iterator[tuple[slice, Tensor]]:
-        """Cut numbers, (1, N), into whole chunks; yield where their bytes are, and the numbers."""
-        size, at = max(1, chunk // self._block), 0
-        for piece in torch.split(rows.view(-1), size * self._block):
-            end = at + -(-len(piece) // self._block) * self._block_bytes
-            yield slice(at, end), piece
-            at = end
+    def decode(self, coded: Tensor) -> Coded:
+        """See `Blocks`."""
+        size = SCALE_BYTES * self._scales
+        sent = coded[:, :size].contiguous().view(torch.int16)  # the bits of bf16
+        levels = self._levels(sent.view(torch.bfloat16).float())
+        codes = unpack(coded[:, size:], self._bits, self._block)
+        both = torch.cat([levels, -levels], dim=1)
+        return both.gather(1, codes.long()), _are_good(sent)
 
 
 class TwoMeans(Levels):
@@ -131,13 +92,7 @@ class TwoMeans(Levels):
 
 
 class Gaussian(Levels):
-    """Q3 and Q4.
-
-    Args:
-        codec: its name.
-        bits: of a number.
-        levels: of the positive side, for a root mean square of 1.
-    """
+    """Q3 and Q4, by their ``levels`` of the positive side, for a root mean square of 1."""
 
     def __init__(self, codec: Codec, bits: int, levels: Sequence[float]) -> None:
         super().__init__(codec, bits, scales=1)

@@ -100,15 +100,9 @@ def advert(
     seats: int = 0,
 ) -> Advert:
     """Return our advert, that of a member that only relays unless it offers more; membership adds
-    the stages that we serve.
-
-    Args:
-        joined: Unix seconds at which we entered the swarm.
-        folder: with what earlier sessions measured of our line.
-        flops: of the device, of which the owner may lend a share.
-        memory_bytes: for stages.
-        seats: stages that fit in it.
-    """
+    the stages that we serve. ``joined``: Unix seconds at which we entered the swarm; ``folder`` has
+    what earlier sessions measured of our line; of the ``flops`` of the device the owner may lend a
+    share."""
     upload, download = line_rates(kept_line(folder), settings)
     return Advert(
         addresses=addresses[:MAX_ADDRESSES],

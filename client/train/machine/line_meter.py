@@ -73,11 +73,8 @@ class LineMeter:
         transfer.moved = now
 
     def arrived(self, peer: PeerId, size_bytes: int, now: float) -> None:
-        """Note that a payload is complete: it came, or its receipt did.
-
-        Args:
-            now: monotonic seconds.
-        """
+        """Note at ``now``, monotonic seconds, that a payload is complete: it came, or its receipt
+        did."""
         transfer = self._transfers.get(peer)
         if transfer is None:
             return

@@ -18,12 +18,8 @@ MOST_STAGES = 3
 
 
 class MemoryBudget:
-    """Assigns memory to stages, or refuses when there is not enough.
-
-    Args:
-        devices: what all our stages may take, with the graphs they keep.
-        drains: whether a stage will be closed soon.
-    """
+    """Assigns memory to stages, or refuses when there is not enough; ``drains`` says whether a
+    stage will be closed soon."""
 
     def __init__(
         self,
@@ -41,11 +37,7 @@ class MemoryBudget:
         return self._devices().memory_bytes - sum(fit.size_bytes for fit in self._taken.values())
 
     async def take(self, stage: int) -> Fit:
-        """Reserve memory for a stage; if there is not enough, waits for draining stages.
-
-        Raises:
-            UserError: there is not enough, or three stages are held.
-        """
+        """Reserve memory for a stage, perhaps when draining ones are gone; raises `UserError`."""
         while True:
             try:
                 fit = self._taken[stage] = self._fit(stage)

@@ -22,12 +22,8 @@ BY_OWNER = "you paused it"
 
 
 class Pauses:
-    """See the module's docstring.
-
-    Args:
-        folder: where the owner's pause is kept.
-        wall: Unix seconds.
-    """
+    """See the module's docstring; ``folder`` keeps the owner's pause, ``wall`` returns Unix
+    seconds."""
 
     def __init__(
         self,
@@ -75,7 +71,7 @@ class Pauses:
         """Hold no stage because of a limit, until ``release``; the owner's pause is separate.
 
         Args:
-            cause: identifies the limit, for ``release``.
+            cause: identifies the limit.
             until: expected end, Unix seconds, shown to the owner.
             ends: says that the cause is over, which is released then.
         """

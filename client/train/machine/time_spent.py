@@ -31,11 +31,8 @@ class _Step:
 
 
 class TimeSpent:
-    """See the module's docstring.
-
-    Args:
-        compute_share: percent of a task's time in which the owner lets the worker compute.
-    """
+    """See the module's docstring; in ``compute_share`` percent of a task's time the owner lets the
+    worker compute."""
 
     def __init__(self, compute_share: int = 100) -> None:
         self._computes = compute_share / 100

@@ -46,13 +46,8 @@ other donors."""
 
 @dataclass(frozen=True, slots=True)
 class Filed:
-    """A blob that lies in a file.
-
-    Args:
-        blob: what it is.
-        listed: the digests of its chunks, one behind the other.
-        start: where it begins in the file.
-    """
+    """A blob that lies in a file from ``start`` on; ``listed``: the digests of its chunks in a
+    row."""
 
     blob: Blob
     listed: bytes
@@ -93,13 +88,8 @@ class Shelf:
 
     def put(self, filed: Filed, path: Path, *, temporary: bool) -> None:
         """Serve a file; a permanent one replaces a temporary one, or what its place had before.
-        Files that are gone are forgotten.
-
-        Args:
-            filed: the blob in it.
-            path: the file.
-            temporary: the shelf now owns the file and removes it when it is superseded.
-        """
+        Files that are gone are forgotten. A ``temporary`` file is the shelf's now: it is removed
+        when it is superseded."""
         key = filed.blob.root
         for other, item in list(self._items.items()):
             if other != key and (item.path == path or _is_gone(item.path)):
@@ -198,10 +188,7 @@ class DownloadFailed(Exception):
 
 class DiskFailed(DownloadFailed):
     """This machine's disk cannot take it; the message names the disk and the bytes needed.
-
-    Args:
-        needed_bytes: that are to be free; 0: unknown, or room alone does not help.
-    """
+    ``needed_bytes``: that are to be free; 0: unknown, or room alone does not help."""
 
     def __init__(self, words: str, needed_bytes: int = 0) -> None:
         super().__init__(words)
@@ -212,8 +199,8 @@ class Download:
     """A download into a file; the engine passes it messages, its user awaits it.
 
     Args:
-        header: what the file has before the blob.
         window: chunks asked for at a time of each donor; fewer leave more of the link to others.
+        header: what the file has before the blob.
         resumable: keep the received part when it ends early; the next download to ``path``
             continues from there, in any process.
     """
@@ -240,11 +227,9 @@ class Download:
         self._changed = trio.Event()
 
     async def run(self, idle_s: float, begins_s: float) -> Filed:
-        """Fetch everything, however slow the line is, and return what the complete file has.
-
-        Args:
-            idle_s: seconds without a chunk after which it is given up.
-            begins_s: it is not given up earlier, for donors may still be writing it.
+        """Fetch everything, however slow the line is, and return what the complete file has. It is
+        given up after ``idle_s`` without a chunk, but not before ``begins_s``: donors may still be
+        writing it.
 
         Raises:
             DiskFailed: the disk is full or cannot be written.
@@ -292,9 +277,7 @@ class Download:
             raise DownloadFailed(f"{fetch.progress[0]} of {self._blob.count} chunks came; {why}")
 
     def receive(self, sender: PeerId, message: Chunk, payload: bytes) -> None:
-        """Take a chunk.
-
-        A disk error is kept for ``run``, because it is not the sender's fault."""
+        """Take a chunk. A disk error is kept for ``run``, because it is not the sender's fault."""
         if self._file is None or self._failure is not None:
             return
         now, digest = self._ports.now(), leaf_digest([memoryview(payload)])
@@ -392,12 +375,8 @@ class Downloads:
         window: int = WINDOW,
         resumable: bool = False,
     ) -> Filed:
-        """Fetch a blob into a file; the other arguments are those of ``Download``.
-
-        Raises:
-            DiskFailed: the disk is full or cannot be written.
-            DownloadFailed: every donor was lost, or nothing came for too long.
-        """
+        """Fetch a blob into a file; arguments and errors are those of ``Download`` and its
+        ``run``."""
         header = self._header(blob) if blob.version else b""
         download = Download(
             self.ports, blob, donors, path, window, header=header, resumable=resumable
@@ -432,12 +411,8 @@ def _digests(file: int, start: int) -> dict[int, bytes]:
 
 
 def _chunk(item: _Item, index: int | None) -> bytes:
-    """Return a chunk of a file; None: the digests of all.
-
-    Raises:
-        FileNotFoundError: the file is gone, or shorter than it was.
-        OSError: it cannot be read now.
-    """
+    """Return a chunk of a file; None: the digests of all. Raises `FileNotFoundError` where it is
+    gone or shorter than it was, `OSError` where it cannot be read now."""
     if index is None:
         item.path.stat()
         return item.filed.listed

@@ -43,12 +43,8 @@ class _Asker:
 
 
 class ChunkServer:
-    """See the module's docstring.
-
-    Args:
-        answer: reads a chunk and sends it.
-        is_new: whether a peer has done no work, though work has proven others.
-    """
+    """See the module's docstring. ``answer`` reads a chunk and sends it; ``is_new``: whether a peer
+    has done no work, though work has proven others."""
 
     def __init__(
         self,

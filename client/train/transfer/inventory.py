@@ -35,11 +35,8 @@ def stored_states(folder: CheckpointFolder, swarm: str, stages: int) -> list[Che
 
 
 def checked(info: CheckpointInfo, swarm: str, stages: int) -> CheckpointInfo:
-    """Return ``info`` if it belongs to ``swarm`` with its number of ``stages``.
-
-    Raises:
-        CheckpointError: it does not.
-    """
+    """Return ``info`` if it belongs to ``swarm`` with so many ``stages``; else raises
+    `CheckpointError`."""
     if info.swarm != swarm:
         raise CheckpointError(f"it is of another swarm ({info.swarm[:12]})")
     if info.stages != stages or info.stage >= stages:

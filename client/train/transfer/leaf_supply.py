@@ -56,12 +56,7 @@ DISK_AGAIN_S = 10.0
 
 
 class LeafSupply:
-    """See the module's docstring.
-
-    Args:
-        sources: folders that may have the whole data.
-        budget_bytes: of the cache.
-    """
+    """See the module's docstring; ``sources`` are folders that may have the whole data."""
 
     def __init__(
         self, ports: Ports, store: TextStore, sources: Sequence[Path], budget_bytes: int
@@ -105,11 +100,8 @@ class LeafSupply:
     # --- what is here -----------------------------------------------------------------------
 
     async def open(self) -> str:
-        """Look for the data on this disk; return why not all of it is here, empty: it is.
-
-        Raises:
-            OSError: the cache cannot be read.
-        """
+        """Look for the data on this disk; return why not all of it is here, empty: it is. Raises
+        `OSError` where the cache cannot be read."""
         if self._whole is not None:
             return ""
         problem = await trio.to_thread.run_sync(self._find)
@@ -265,8 +257,7 @@ class LeafSupply:
         self._changed.set()
 
     def rest(self) -> None:
-        """No stage here needs samples any more: members are asked for none, also in a pause, in
-        which ``run`` does not look."""
+        """No stage here needs samples any more: members are asked for none, also in a pause."""
         self._first = None
         self._plan.clear()
         self._needed.clear()

@@ -59,11 +59,8 @@ def devices_now(settings: Settings, found: Probed) -> Devices:
 
 
 def usable_memory_bytes(found: Probed, settings: Settings) -> int:
-    """Return the memory that stages may take: a GPU's within the owner's share of it, and of what
-    other programs have left free.
-
-    With several devices each holds the stages: it is the memory of one of them.
-    """
+    """Return the memory of each device that stages may take: a GPU's within the owner's share of
+    it, and of what other programs have left free."""
     limit_bytes = settings.memory_limit_bytes // len(settings.devices)
     total_bytes = found.memory_total_bytes
     if not found.on_gpu:
@@ -119,11 +116,10 @@ def fit_stage(
             logits,
             offloaded_bytes=need.offloaded_bytes if offload else 0,
         )
-    offload = devices.can_offload(0)
-    least = memory_need(manifest, stage, reruns_blocks=True, offload=offload)
+    least = memory_need(manifest, stage, reruns_blocks=True, offload=devices.can_offload(0))
     each = " of each device" if devices.count > 1 else ""
-    host_bytes = least.offloaded_bytes
-    elsewhere = f" and {_mib(host_bytes)} of the host's memory" if host_bytes else ""
+    away_bytes = least.offloaded_bytes
+    elsewhere = f" and {_mib(away_bytes)} of the host's memory" if away_bytes else ""
     raise UserError(
         f"stage {stage} needs {_mib(least.total_bytes)} of memory{each}{elsewhere}, "
         f"{_mib(available_bytes)} may be used",
@@ -138,8 +134,8 @@ def bytes_to_advertise(manifest: Manifest, devices: Devices) -> int:
     need, and the matching compares what it needs with what is advertised.
 
     Raises:
-        UserError: no stage fits; says what the last one needs. Or the devices are several, and
-            rounds are local.
+        UserError: no stage fits; says what the last one needs. Or there are several devices in a
+            local round.
     """
     if manifest.local_rounds is not None and devices.count > 1:
         raise UserError(

@@ -26,11 +26,7 @@ class WorkerPool:
         self._came = trio.lowlevel.ParkingLot()
 
     async def run(self) -> None:
-        """Run workers until cancelled; the first one starts at once.
-
-        Raises:
-            OSError: the first one cannot be started.
-        """
+        """Run workers until cancelled; the first one starts at once, or `OSError` says why not."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             try:
@@ -52,11 +48,7 @@ class WorkerPool:
         return self.idle
 
     async def renew_idle(self) -> None:
-        """Replace the idle worker, which has died.
-
-        Raises:
-            OSError: no process can be started.
-        """
+        """Replace the idle worker, which has died; raises `OSError` where none can be started."""
         worker, self.idle = self.idle, None
         if worker is not None:
             await self._end(worker)
@@ -64,11 +56,8 @@ class WorkerPool:
 
     @asynccontextmanager
     async def lend(self) -> AsyncIterator[Worker]:
-        """A worker for the length of the block; afterwards its process is gone.
-
-        Raises:
-            OSError: no process can be started.
-        """
+        """A worker for the length of the block; its process is gone afterwards. Raises
+        `OSError`."""
         worker, self.idle = self.idle or self._start(), None
         try:
             yield worker

@@ -20,7 +20,6 @@ from tests.support.compute_rounds import accumulate, bounds_of, contribute_and_r
 PATCHED = (
     (passes, "run_back"),
     (passes, "losses_of_hidden"),
-    (passes, "forward_backward"),
     (passes, "backward"),
     (Averager, "contribute"),
     (Averager, "reduce"),

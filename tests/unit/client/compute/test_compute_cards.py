@@ -190,13 +190,13 @@ def test_an_audit_is_the_first_card_s_and_what_moves_a_sum_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     worker, there, at = opened(0, [4], device=devices(2)), threading.Event(), list[str]()
-    real = passes.forward_backward
+    real = passes.backward
 
     def held_up(*asked: Any) -> Any:
         assert there.wait(PATIENCE_S)
         return real(*asked)
 
-    monkeypatch.setattr(passes, "forward_backward", held_up)
+    monkeypatch.setattr(passes, "backward", held_up)
     worker.call(KeepVersionTask(step=0))
     cards, audit = worker.executor._cards, PassTask(into="audit", step=0, microbatch=0)
     for m in range(2):

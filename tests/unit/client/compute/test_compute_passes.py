@@ -189,7 +189,7 @@ def test_local_steps_equal_plain_training() -> None:
         applied, _ = worker.call(ApplyTask(step=step))
         assert worker.replica.version == step + 1
         assert applied.grad_norm == pytest.approx(float(norm), rel=1e-5)
-    state = worker.replica.flat.state()
+    state = worker.replica.flat.views(worker.replica.flat.values)
     for name, parameter in module.named_parameters():
         assert relative_error(state[name], parameter.detach()) < 1e-4, name
 

@@ -86,7 +86,7 @@ def test_sums_over_many_rows_lose_nothing() -> None:
 def test_chances_are_even_and_independent() -> None:
     def chances(*name: int) -> torch.Tensor:
         key = blocks.rounding_key("swarm", *name, 1)
-        return blocks._chances(0, 512, key, torch.device("cpu")) / (1 << 16)
+        return blocks.chances_of(0, 512, key, torch.device("cpu")) / (1 << 16)
 
     found = chances(3, 5)
     assert (found * (1 << 16)).remainder(1).eq(0.5).all()
