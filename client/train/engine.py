@@ -581,7 +581,7 @@ class Engine:
             members = matching_members(
                 roster,
                 self.me,
-                self.measuring,
+                self.measuring.believed,
                 self.membership.unproven(),
                 self._path_of,
                 frozenset() if newest is None else newest.peers,
