@@ -30,13 +30,7 @@ parse_record: Final = _bodies.parse
 
 
 def seal(signer: Signer, kind: str, record: Record, swarm: SwarmId) -> Envelope:
-    """Return a record in an envelope signed for one swarm.
-
-    Args:
-        signer: holds the author's private key.
-        kind: record kind; it is part of what is signed.
-        record: the header and body to sign.
-        swarm: id of the swarm in which the signature is valid.
+    """Return a record of a kind in an envelope that is valid in one swarm.
 
     Raises:
         LocalProtocolError: a field out of its range.

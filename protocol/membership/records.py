@@ -81,8 +81,6 @@ class RecordStore:
 
     Args:
         swarm: the swarm that records must be signed for.
-        own: our own id.
-        kinds: the rules of each kind of record.
         protected: whether a record must not be displaced.
         is_out: whether a peer is expelled: its records are refused.
     """
@@ -132,7 +130,6 @@ class RecordStore:
         """Check a record, cheapest test first, and store it if it is newer than ours.
 
         Args:
-            envelope: the signed record as it came.
             introducer: the peer it came from, which need not be its author.
             wall: Unix seconds.
 

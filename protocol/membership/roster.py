@@ -104,12 +104,8 @@ class Roster:
         return tuple(r for r in self.replicas(stage) if r.seat.state == "serving")
 
     def trust(self, proven: frozenset[PeerId] | None, guests: int) -> None:
-        """Of all others than these peers we want links with so many at most.
-
-        Args:
-            proven: peers that work has proven; None: all are alike.
-            guests: most of the others.
-        """
+        """Of all others than the peers that work has proven we want links with so many ``guests``
+        at most; None: all are alike."""
         if (proven, guests) != (self._proven, self._guests):
             self._proven, self._guests = proven, guests
             self._neighbours = None
@@ -200,13 +196,7 @@ class Roster:
         return tuple(gone[:MAX_LOST])
 
     def advertise(self, peer: PeerId, advert: Advert, seq: int) -> list[ViewChanged]:
-        """Take a verified advert.
-
-        Args:
-            peer: its author.
-            advert: the advert.
-            seq: the record's number.
-        """
+        """Take a verified advert, and its record's number."""
         known = self._known.setdefault(peer, _Known())
         known.advert, known.advert_seq = advert, seq
         return self._update(peer, "leaves" if advert.leaving else "advertised itself")

@@ -75,13 +75,8 @@ class Ends:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Probe:
-    """A peer is to be asked whether it reaches us at a place; each is answered once.
-
-    Attributes:
-        peer: the prober.
-        prefix: its address, as far as it shares its opinion with others.
-        place: a candidate.
-    """
+    """A peer is to be asked whether it reaches us at a place; each is answered once. Those of one
+    prefix share an opinion."""
 
     peer: PeerId
     prefix: str
@@ -126,13 +121,8 @@ class Reachability:
     # --- events ------------------------------------------------------------------------------
 
     def listens(self, hosts: Iterable[str], ports: Mapping[str, int], now: float) -> None:
-        """Note our present addresses.
-
-        Args:
-            hosts: numbers, those of this machine's interfaces.
-            ports: where we listen, by kind of host.
-            now: monotonic seconds.
-        """
+        """Note our present addresses: those of this machine's interfaces, as numbers, and where we
+        listen, by kind of host."""
         own = frozenset(hosts)
         moved = own != self._own
         self._own, self._ports = own, dict(ports)

@@ -75,14 +75,8 @@ def waypoint_of(parts: Sequence[Part]) -> Waypoint:
 def check_link(
     before: Waypoint, link: WaypointLink, swarm: SwarmId, stages: int, steps: int
 ) -> Waypoint:
-    """Verify a link of a chain and return its waypoint.
-
-    Args:
-        before: the waypoint of the link before, or the beginning.
-        link: what is to be checked.
-        swarm: in which the signatures hold.
-        stages: number of stages of the run.
-        steps: of the whole run: there is no later version.
+    """Verify a link that follows a waypoint, or the beginning, in a run of so many stages and
+    steps; return its waypoint.
 
     Raises:
         RemoteProtocolError: ``waypoint-uncertified``: too few witnesses, or signatures of others;

@@ -62,13 +62,8 @@ class Waypoints:
     """See the module's docstring.
 
     Args:
-        me: our id.
-        founder: the manifest's.
-        stages: number of stages of the run.
         every: steps between two checkpoints.
         steps: of the whole run.
-        swarm: in which the signatures hold.
-        sign: signs our parts.
         proves: whether we have worked with a peer.
     """
 
@@ -123,14 +118,8 @@ class Waypoints:
     def closed(
         self, stage: int, era: int, version: int, digest: bytes, roll: Sequence[PeerId]
     ) -> list[WaypointEffect]:
-        """A seat of ours has closed a step: sign its version if it is due.
-
-        Args:
-            stage, era: of the seat.
-            version: the version made.
-            digest: its hash.
-            roll: members of the plan that made it.
-        """
+        """A seat of ours has made a version, with this hash, by a plan of these members: sign it if
+        it is due."""
         due = version % self._every == 0 or version == self.steps
         if not due or not roll or self._stages > MAX_CERTIFIED_STAGES:
             return []
