@@ -390,7 +390,6 @@ class Engine:
         if was_admitted:
             down = self.membership.link_down(peer, reason, self.now(), by_peer=by_peer)
             self.perform(*down)
-            self.waypoints.machine.link_down(peer)
 
     # --- messages to the node itself ---------------------------------------------------------
 
