@@ -39,8 +39,6 @@ class Population:
     """A view of the swarm's live members under one manifest's stage costs.
 
     Args:
-        members: the live members.
-        costs: cost of a microbatch in every stage.
         redundancy: replicas that each stage should have (r).
         state: layout of a stage's state, which a newcomer downloads.
         averaging: of the run; None: it costs nothing.

@@ -67,10 +67,9 @@ class Wish(NamedTuple):
 
 
 def gain(rate: int, usual: int, *, level: int, fair: int, relatives: int = 0) -> int:
-    """Return the second term of u_v(s).
+    """Return the second term of u_v(s) for a rate c_vs.
 
     Args:
-        rate: c_vs.
         usual: the mean rate at the stage of the members that can serve some stage.
         level: summed rate of the stage without the volunteer.
         fair: lambda.

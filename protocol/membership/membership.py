@@ -29,8 +29,7 @@ from protocol.membership.contacts import DEAD_AFTER_S, Contacts
 from protocol.membership.gossip import Gossip
 from protocol.membership.losses import LossSaid
 from protocol.membership.measured import MEASURED
-from protocol.membership.record import Record, seal
-from protocol.membership.records import Held, RecordStore, Slot
+from protocol.membership.records import Held, Record, RecordStore, Slot, seal
 from protocol.membership.roster import Roster
 from protocol.membership.rules import record_kinds, ttl_s
 from protocol.membership.view import MembershipEffect, RecordChanged

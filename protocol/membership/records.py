@@ -10,21 +10,45 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Annotated, Any, Final
 from zlib import crc32
+
+from msgspec import Meta, Struct
 
 from protocol import limits
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId
-from protocol.membership.record import Record, parse_record
 from protocol.wire.canonical import Canonical
-from protocol.wire.envelope import verify
-from protocol.wire.fields import Envelope
+from protocol.wire.envelope import Signer, verify
+from protocol.wire.fields import Count, Envelope, UnixSeconds
 
 Slot = tuple[str, str]
 """(kind, key)."""
 
 MARK_BYTES: Final = 8
+
+
+class Record(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The signed body of a record: one author's statement of a kind, which is valid until it
+    expires; the highest seq of a (kind, key) wins."""
+
+    seq: Count
+    expires: UnixSeconds
+    body: Annotated[bytes, Meta(max_length=limits.MAX_RECORD_BODY_BYTES)]
+
+
+_bodies = Canonical(Record, "record")
+parse_record: Final = _bodies.parse
+"""From the body of an envelope, whose signature is checked elsewhere."""
+
+
+def seal(signer: Signer, kind: str, record: Record, swarm: SwarmId) -> Envelope:
+    """Return a record of a kind in an envelope that is valid in one swarm.
+
+    Raises:
+        LocalProtocolError: a field out of its range.
+    """
+    return signer.sign(kind, _bodies.encode(record), swarm)
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,14 +61,9 @@ def two_digits(value: int) -> int:
 
 
 def believe(claimed: Member, reports: Sequence[Partner], costs: Sequence[StageCost]) -> Member:
-    """Return a member with the speed that is believed of it, and the seconds, in whole minutes, for
-    which partners have measured it, at most ``MEASURED_S``.
-
-    Args:
-        claimed: as it describes itself.
-        reports: at most one by each partner, all about this member.
-        costs: cost of a microbatch in each stage, from the manifest.
-    """
+    """Return a member as it describes itself with the speed that is believed of it, by at most one
+    report of each partner, and the seconds, in whole minutes, for which partners have measured it,
+    at most ``MEASURED_S``."""
     rates = _rates(claimed.serving, reports)
     seconds = min((rate.seconds for rate in rates.values()), default=0)
     flops = sum(one.rate * costs[stage].flops for stage, one in rates.items()) / MICRO
