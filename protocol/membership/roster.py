@@ -203,8 +203,7 @@ class Roster:
 
     def withdraw(self, peer: PeerId, reason: str) -> list[ViewChanged]:
         """Drop a peer's advert: it expired or was displaced."""
-        known = self._known.get(peer)
-        if known is None:
+        if (known := self._known.get(peer)) is None:
             return []
         known.advert, known.advert_seq = None, -1
         return self._update(peer, reason)
@@ -217,12 +216,9 @@ class Roster:
 
     def link_down(self, peer: PeerId, reason: str) -> list[ViewChanged]:
         """Note that a link has ended, by which the peer is dead."""
-        known = self._known.get(peer)
-        if known is None:
-            return []
-        known.linked, known.heard_seats = False, None
-        known.dead_at_seq = known.advert_seq
-        return self._update(peer, reason)
+        if (known := self._known.get(peer)) is not None:
+            known.linked, known.heard_seats = False, None
+        return self.silent(peer, reason)
 
     def heard(self, peer: PeerId, seats: Iterable[SeatStatus]) -> list[ViewChanged]:
         """Take the seats of a heartbeat (from a linked peer, or our own)."""

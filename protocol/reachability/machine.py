@@ -4,13 +4,8 @@ Every linked peer tells us the address at which it sees us. From these, from our
 addresses, from those that a router has mapped for us and those that the owner announces come the
 *candidates*. Members that see us at a candidate's host are asked to dial its port from a fresh port
 of theirs (``budgets``). Three of different prefixes have to agree, or all there are if there are
-fewer: then the candidate is *public*, or *private*. Until then nothing is known of it.
-
-| a candidate is | when |
-| --- | --- |
-| unknown | nobody could be asked, or the probers disagree |
-| public | all probers, or three, have reached us there |
-| private | all probers, or three, have not |
+fewer: then the candidate is *public*, or *private*. Until then, and where the probers disagree,
+nothing is known of it.
 
 Each is probed again every 15 minutes, at once when our own addresses change, and after a minute
 where fewer than three could be asked or they disagreed. Members in our own prefix are not asked:
