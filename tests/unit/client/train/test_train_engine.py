@@ -229,12 +229,10 @@ async def test_the_matchings_decisions_are_carried_out_and_told(engine: Engine) 
     held = Mock()
     held.seats.return_value = []
     engine.held_stages = held
-    told = watched(engine, "_clock.settle")
     engine.matched([Assign(Stage(1), "it lacks replicas"), Unassign(Stage(0), "it has many")])
     held.assign.assert_called_once_with(1)
     held.drain.assert_called_once_with(0)
     engine.serving(1)
-    assert calls(told) == {"clock_settle": [()]}
     events, _ = engine.event_sink.log.since(0)
     changes = [(e.data["stage"], e.data["state"]) for e in events if e.kind == "StageAssigned"]
     assert changes == [(1, "held"), (0, "left"), (1, "serving")]
