@@ -70,9 +70,9 @@ MAX_CLOCK_SKEW_S = 120.0
 MIN_ADVERT_TTL_S = 90.0
 MAX_ADVERT_TTL_S = 600.0
 """An advert's life, in a small swarm and in the largest; it is renewed after a third of it."""
-MAX_CLOCK_OFFSET_S = MIN_ADVERT_TTL_S / 2
-"""Between a volunteer's clock and the swarm's: two that are two thirds of that life apart lose
-sight of each other."""
+MAX_CLOCK_OFFSET_S = MIN_ADVERT_TTL_S / 4
+"""Between a volunteer's clock and the members' median: two that are two thirds of that life apart
+lose sight of each other."""
 MAX_UNIX_S = 2**40
 """Largest time that is said."""
 MAX_CHAIN = 8

@@ -21,14 +21,9 @@ class Rate:
 
 
 class TokenBucket:
-    """Tokens that were not taken yet; it starts full.
+    """Tokens that were not taken yet; it starts full. ``now`` is monotonic seconds.
 
     What is taken, or reserved and waited for, never exceeds ``burst + per_s * time``.
-
-    Args:
-        per_s: rate of refilling.
-        burst: capacity.
-        now: monotonic seconds.
     """
 
     __slots__ = ("_burst", "_counted", "_per_s", "_tokens")

@@ -38,7 +38,7 @@ from protocol.errors import RemoteProtocolError
 from protocol.hosts import Outer, is_global, kind_of
 from protocol.pace import HEARD_S, LOST_S
 from protocol.reachability.budgets import Budgets
-from protocol.relay.messages import FIRST_PORT, Punch, PunchNow, PunchRefused, Status, WhereIs
+from protocol.relay.messages import FIRST_PORT, Punch, PunchNow, Status, WhereIs
 
 AGAIN_FIRST_S: Final = 2.0
 AGAIN_MOST_S: Final = 600.0
@@ -92,7 +92,7 @@ class Punching:
             code = "busy"
         if code:
             self.refused[_WHY[code]] += 1
-            await send_last(stream, PunchRefused(code))
+            await send_last(stream, Status(code))
             return
         assert own is not None, "or it were unmapped"
         try:
@@ -137,7 +137,7 @@ class Punching:
             raise AttemptFailed("no answer")
         stream, place = found
         try:
-            if isinstance(place, PunchRefused):
+            if isinstance(place, Status):
                 raise AttemptFailed(f"the other side refuses: {place.code}")
             if not isinstance(place, Punch):
                 self._links.penalise(connection.peer, 20, "punch-unasked")

@@ -200,7 +200,7 @@ def _state(
     if paused is not None:
         words = f"; {held_stages.draining_words}" if held_stages.held else ""
         return "paused", paused.reason + words
-    if off := engine.compare_clocks():
+    if not held_stages.held and (off := engine.compare_clocks()):
         return "waiting", off
     starved, served = held_stages.leaves.starved, engine.membership.roster.serving(0)
     if (problem := held_stages.leaves.problem) and (starved or not served):

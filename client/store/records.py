@@ -11,8 +11,8 @@ from msgspec import Meta, Struct
 from protocol.ids import PeerId
 from protocol.names import MAX_NICKNAME_BYTES
 from protocol.verdicts import MAX_CERTIFICATES
-from protocol.waypoints.chain import MAX_LINKS
-from protocol.wire.parts import Proof, VotedOut, WaypointLink
+from protocol.waypoints.chain import Links
+from protocol.wire.parts import Proof, VotedOut
 
 LINEAGE: Final = "lineage.bin"
 EVIDENCE: Final = "evidence.bin"
@@ -50,4 +50,4 @@ class KeptEvidence(Struct, frozen=True, forbid_unknown_fields=True):
 class KeptChain(Struct, frozen=True, forbid_unknown_fields=True):
     """The chain of a swarm's waypoints, the oldest link first."""
 
-    links: Annotated[tuple[WaypointLink, ...], Meta(max_length=MAX_LINKS)] = ()
+    links: Links = ()

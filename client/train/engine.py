@@ -116,7 +116,8 @@ class Engine:
 
         self.membership = Membership(self.me, swarm, stages, self._may_speak)
         self.membership.is_new = self._is_new
-        self.own_clock: Callable[[], float] = time.time
+        self.wall: Callable[[], float] = time.time
+        """Unix seconds."""
         self._clock = SwarmClock(
             lambda peer: peer in self.handshake.admitted and not self._is_new(peer)
         )
@@ -168,13 +169,10 @@ class Engine:
     def now(self) -> float:
         return trio.current_time()
 
-    def wall(self) -> float:
-        return self._clock.unix_s(self.own_clock(), self.now())
-
     def compare_clocks(self) -> str:
         """Return why our clock does not let us train, and what to do; empty: it does. See
         ``SwarmClock``."""
-        off = self._clock.compare(self.own_clock(), self.now())
+        off = self._clock.compare(self.wall(), self.now())
         return f"{off}: it does not train before one is set right; {SET_CLOCK}" if off else ""
 
     def _may_speak(self, subject: str, peer: PeerId) -> bool:
@@ -372,7 +370,6 @@ class Engine:
         was_admitted = peer in self.handshake.admitted
         self.handshake.gone(peer)
         self._clock.gone(peer)
-        self.compare_clocks()
         self.reach.gone(peer)
         self.chunks.gone(peer)
         self.measuring.gone(peer)
@@ -380,7 +377,6 @@ class Engine:
         if was_admitted:
             down = self.membership.link_down(peer, reason, self.now(), by_peer=by_peer)
             self.perform(*down)
-            self.waypoints.machine.link_down(peer)
 
     def on_hello(self, peer: PeerId, message: Hello) -> None:
         """Admit a peer, if it may be."""
@@ -398,9 +394,8 @@ class Engine:
 
     def _compare_with(self, peer: PeerId) -> None:
         """Compare our clock with that of a peer that is admitted now."""
-        self.compare_clocks()
-        ahead_s = self._clock.ahead_s(peer, self.own_clock(), self.now())
-        if abs(ahead_s) > MAX_CLOCK_OFFSET_S:
+        ahead_s = self._clock.ahead_s(peer, self.wall(), self.now())
+        if abs(ahead_s) > 2 * MAX_CLOCK_OFFSET_S:
             words = f"our clock is {off_words(ahead_s)} {short(peer)}'s: the two cannot train"
             words += " together until one is set right"
             self.perform(Explain("membership", words, "warning", (peer,)))
@@ -563,7 +558,7 @@ class Engine:
             members = matching_members(
                 roster,
                 self.me,
-                self.measuring,
+                self.measuring.believed,
                 self.membership.unproven(),
                 self._path_of,
                 frozenset() if newest is None else newest.peers,
@@ -618,7 +613,6 @@ class Engine:
     def serving(self, stage: int) -> None:
         """A seat serves: tell the matching."""
         self.event_sink.assigned(stage, "serving", f"serving stage {stage}")
-        self._clock.settle()
         if self.matching is not None:
             with suppress(LocalProtocolError):  # unassigned in the meantime
                 self.matched(self.matching.serving(Stage(stage), self.now()))

@@ -55,13 +55,7 @@ def digest_of(envelope: Envelope) -> bytes:
 def parse_amendment(
     envelope: Envelope, swarm: SwarmId, founder: PeerId, optimizer: OptimizerSpec
 ) -> Amendment:
-    """Check and parse an amendment that somebody has brought.
-
-    Args:
-        envelope: body and signature.
-        swarm: the swarm for which it has to be signed.
-        founder: who has to have signed it.
-        optimizer: the manifest's.
+    """Check and parse an amendment that somebody has brought; ``optimizer`` is the manifest's.
 
     Raises:
         RemoteProtocolError: of another kind or author, forged, malformed, or it changes what an

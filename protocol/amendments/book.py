@@ -51,13 +51,8 @@ class Known:
 
 
 class Amendments:
-    """See the module's docstring. Where a digest names an amendment, an empty one names none.
-
-    Args:
-        manifest: the run's; it says who the founder is.
-        swarm: its id.
-        kept: the state from disk; what does not verify is left out.
-    """
+    """See the module's docstring. Where a digest names an amendment, an empty one names none. What
+    is kept and does not verify is left out."""
 
     def __init__(
         self, manifest: Manifest, swarm: SwarmId, kept: KeptAmendments | None = None

@@ -19,9 +19,7 @@ def draft(book: Amendments, run_lr: float, changes: Changes, done: int) -> Amend
     """Return the next amendment of a run.
 
     Args:
-        book: the amendments so far.
         run_lr: the highest learning rate of the manifest.
-        changes: what is to change.
         done: steps that the run has done, as far as is known.
 
     Raises:

@@ -5,13 +5,7 @@ from protocol.amendments.amendment import Amendment
 
 
 def describe(said: Amendment, steps: int, optimizer: OptimizerSpec) -> str:
-    """Return what an amendment changes.
-
-    Args:
-        said: the amendment.
-        steps: of the run before it.
-        optimizer: the numbers before it.
-    """
+    """Return what an amendment changes of the steps and the optimizer of before."""
     changes = [*_length(said.steps, steps), *_schedule(said.optimizer, optimizer)]
     return "; ".join(changes) or "nothing is changed"
 

@@ -139,7 +139,6 @@ class Charges:
         Args:
             judges_of: returns the members of the stage at the step of a charge; a charge of another
                 peer does not count. Of several steps the largest stage counts.
-            now: monotonic seconds.
         """
         found = dict[tuple[int, PeerId], list[tuple[int, Envelope]]]()
         for one in sorted(self.all(now), key=lambda one: one.envelope.signer):

@@ -54,8 +54,6 @@ def drawn(
     Args:
         secret: 32 bytes that only we know.
         closed: the digest that the step is closed with.
-        stage: whose step it is.
-        step: the step.
         others: the other members of its plan that have counted anything in it, or own a sum.
         budget: share of all contributions that the run wants to be audited.
     """

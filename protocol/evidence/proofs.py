@@ -25,14 +25,7 @@ MAX_BRINGERS: Final = 1024
 
 
 class Proofs:
-    """See the module's docstring.
-
-    Args:
-        own: our peer id.
-        swarm: in which the proofs hold.
-        verdicts: who is out.
-        linked: the peers that we are linked with.
-    """
+    """See the module's docstring; ``linked`` returns the peers that we are linked with."""
 
     def __init__(
         self,
@@ -55,7 +48,6 @@ class Proofs:
         """Take a proof, and tell all links.
 
         Args:
-            proof: the proof.
             member: whether its author is a member that we are linked with.
             source: the link that has brought it; None: we have seen the contradiction ourselves.
 

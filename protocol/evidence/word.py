@@ -26,11 +26,7 @@ class Mark(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 
 class OwnWord:
-    """See the module's docstring.
-
-    Args:
-        marks: those of the process before.
-    """
+    """See the module's docstring; ``marks``: those of the process before."""
 
     def __init__(self, marks: Iterable[Mark] = ()) -> None:
         self._marks: dict[tuple[str, int, int], Mark] = {}

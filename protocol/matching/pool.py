@@ -41,13 +41,8 @@ def prefix_cover(
     proposers: Iterable[HeldPlace], quota: int, floor: int
 ) -> tuple[list[HeldPlace], list[HeldPlace]]:
     """Return the proposers to keep and those to let go, the best first: kept are those that are
-    locked, and the shortest prefix that reaches the quota and the floor.
-
-    Args:
-        proposers: all on offer.
-        quota: summed rate to reach, micro-microbatches per second.
-        floor: fewest members.
-    """
+    locked, and the shortest prefix whose summed rate reaches the quota and that has ``floor``
+    members."""
     ranked = sorted(proposers, key=lambda proposer: proposer.order)
     level = kept = 0
     for proposer in ranked:

@@ -31,13 +31,8 @@ MAX_SCORE = 2**62
 
 
 def rate(speed: Speed, memory_bytes: float, cost: StageCost) -> int:
-    """Return c_vs = min(flops / F_s, uplink / U_s, downlink / D_s) in millionths per second.
-
-    Args:
-        speed: of the volunteer.
-        memory_bytes: its memory; if it is too small for the stage, the result is 0.
-        cost: of one microbatch in the stage.
-    """
+    """Return c_vs = min(flops / F_s, uplink / U_s, downlink / D_s) in millionths per second; 0 if
+    the memory is too small for the stage."""
     if not memory_bytes >= cost.memory_bytes:  # also refuses NaN
         return 0
     return min(map(_ratio, speed, (cost.flops, cost.uplink_bytes, cost.downlink_bytes)))
@@ -52,13 +47,7 @@ def _ratio(supply: float, demand: float) -> int:
 
 
 def download_s(cost: StageCost, state: StateSpec, downlink_bytes_per_s: float) -> float:
-    """Return D_v, the seconds to fetch a stage's state; infinite without bandwidth.
-
-    Args:
-        cost: of the stage, with its number of parameters.
-        state: layout of the state, with its bytes per parameter.
-        downlink_bytes_per_s: download bandwidth.
-    """
+    """Return D_v, the seconds to fetch a stage's state; infinite without bandwidth."""
     if not downlink_bytes_per_s > 0:
         return math.inf
     return cost.parameters * state.bytes_per_parameter / downlink_bytes_per_s
@@ -78,10 +67,9 @@ class Wish(NamedTuple):
 
 
 def gain(rate: int, usual: int, *, level: int, fair: int, relatives: int = 0) -> int:
-    """Return the second term of u_v(s).
+    """Return the second term of u_v(s) for a rate c_vs.
 
     Args:
-        rate: c_vs.
         usual: the mean rate at the stage of the members that can serve some stage.
         level: summed rate of the stage without the volunteer.
         fair: lambda.
@@ -92,14 +80,8 @@ def gain(rate: int, usual: int, *, level: int, fair: int, relatives: int = 0) ->
 
 
 def score(peer: PeerId, stage: Stage, *, rates: tuple[int, ...], fair: int) -> int:
-    """Return pi_s(v) = 1000 round(log_1.1 rho) + 10 min(c_vs / lambda, 10), tie included.
-
-    Args:
-        peer: the volunteer; breaks ties.
-        stage: the stage; breaks ties.
-        rates: c_vs of the volunteer for every stage.
-        fair: lambda, the level every stage would have if the population were spread evenly.
-    """
+    """Return pi_s(v) = 1000 round(log_1.1 rho) + 10 min(c_vs / lambda, 10), tie included; ``rates``
+    are c_vs for every stage, ``fair`` is lambda."""
     elsewhere = max(rates[:stage] + rates[stage + 1 :], default=0)
     bucket = MAX_BUCKET + log_bucket(rates[stage], elsewhere)
     size = min(rates[stage] * 10_000 // max(fair, 1), 100_000)
@@ -128,12 +110,8 @@ def moment(stage: Stage, peer: PeerId) -> float:
 
 
 def words(rate: int, of: int | None = None) -> str:
-    """Return a rate as text for explanations.
-
-    Args:
-        rate: in millionths of a microbatch per second.
-        of: the rate that it is compared with, in the same unit; None: none.
-    """
+    """Return a rate in millionths of a microbatch per second as text, and with which it is
+    compared."""
     compared = "" if of is None else f" of {_number(of)}"
     return f"{_number(rate)}{compared} microbatches/s"
 

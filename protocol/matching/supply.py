@@ -57,13 +57,8 @@ class Supply:
         return sorted(stages, key=lambda s: (self.standing(s), s))[:count]
 
     def after(self, held: Sequence[Stage], rates: Sequence[int], *, sign: int = 1) -> Supply:
-        """Return the supply with one member in addition, or (-1) without it.
-
-        Args:
-            held: its home, and the stage beside it if it has one.
-            rates: what it can do at every stage.
-            sign: 1 or -1.
-        """
+        """Return the supply with one member in addition, or (-1) without it. It holds its home, and
+        the stage beside it if it has one; ``rates`` are what it can do at every stage."""
         copies, stages = list(self.copies), list(self.stages)
         for stage in held:
             copies[stage] += sign

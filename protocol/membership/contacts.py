@@ -98,14 +98,8 @@ class Contacts:
             del self._said[next(iter(self._said))]
 
     def heard(self, peer: PeerId, serving: Iterable[int], echo: int, now: float) -> None:
-        """Take a heartbeat.
-
-        Args:
-            peer: its sender.
-            serving: stages that the sender serves.
-            echo: number of our newest heartbeat that the sender had received.
-            now: monotonic seconds.
-        """
+        """Take a heartbeat of a peer that serves these stages; ``echo`` is the number of our newest
+        heartbeat that it had received."""
         if peer in self._links:
             self._links[peer] = max(self._links[peer], now)
             self._silent.discard(peer)
@@ -132,15 +126,10 @@ class Contacts:
         return self._contacts.setdefault(peer, new)
 
     def closed(self, peer: PeerId, *, by_peer: bool, now: float) -> None:
-        """Note that the link ended. When a process dies, its system closes its connections while
-        it still counts us as alive; a link closed after a silence only shows that the peer had lost
-        us, and one that is closed with a word, as for a ban, that the peer lives.
-
-        Args:
-            peer: the other end.
-            by_peer: the other side closed it, without a word.
-            now: monotonic seconds.
-        """
+        """Note that the link ended; ``by_peer``: the other side closed it, without a word. When a
+        process dies, its system closes its connections while it still counts us as alive; a link
+        closed after a silence only shows that the peer had lost us, and one that is closed with a
+        word, as for a ban, that the peer lives."""
         self._links.pop(peer, None)
         self._silent.discard(peer)
         contact = self._contacts.get(peer)
@@ -181,13 +170,7 @@ class Contacts:
         return contact is not None and contact.ended
 
     def serves(self, peer: PeerId, stage: int, now: float) -> bool | None:
-        """Return whether a peer says that it serves a stage; None if it is not present.
-
-        Args:
-            peer: the peer.
-            stage: the stage.
-            now: monotonic seconds.
-        """
+        """Return whether a peer says that it serves a stage; None if it is not present."""
         if not self.present(peer, now):
             return None
         return stage in self._contacts[peer].stages

@@ -70,7 +70,7 @@ def split_records(envelopes: list[Envelope]) -> Iterator[Records]:
 
 
 class Gossip:
-    """Spreads the records of one store over the links of one peer.
+    """Spreads the records of one store over the links of one peer. ``now`` is monotonic seconds.
 
     Args:
         is_new: whether a peer has done no work, though work has proven others.
@@ -113,16 +113,10 @@ class Gossip:
     def receive_records(
         self, sender: PeerId, message: Records, now: float, wall: float
     ) -> tuple[list[Offer], list[Effect]]:
-        """Offer received records to the store and push the new ones on; return what has become of
-        them, and effects.
+        """Offer records, not yet verified, to the store and push the new ones on; return what has
+        become of them, and effects. ``wall`` is Unix seconds.
 
         Records over the link's byte budget are ignored: a later digest brings them again.
-
-        Args:
-            sender: the linked peer that sent them.
-            message: the records, not yet verified.
-            now: monotonic seconds, for the budget.
-            wall: Unix seconds, for the records' times.
         """
         offers, blame = list[Offer](), list[Effect]()
         for envelope in message.records:
@@ -137,13 +131,7 @@ class Gossip:
         return offers, [*blame, *self.spread(fresh, sender)]
 
     def receive_digest(self, sender: PeerId, message: RecordDigest, now: float) -> list[Effect]:
-        """Send the records of a part that the sender lacks, and ask for ours.
-
-        Args:
-            sender: the linked peer that sent the digest.
-            message: what the sender has of a part.
-            now: monotonic seconds, for the budget of answers.
-        """
+        """Send the records of a part that the sender lacks, and ask for ours."""
         part, parts = message.part, message.parts
         if not self._takes("answers", sender, DIGEST_COST_BYTES, now):
             return []

@@ -71,13 +71,9 @@ def agree(loss: float, other: float) -> bool:
 def vouched(
     said: Mapping[PeerId, LossSaid], versions: Sequence[int], shown: float | None
 ) -> Believed | None:
-    """Return the newest progress that agrees with the median report.
-
-    Args:
-        said: by replica of the last stage.
-        versions: version of each replica of the last stage.
-        shown: the loss shown before, nats per token; it decides if there are only two reports.
-    """
+    """Return the newest progress that agrees with the median of what replicas of the last stage,
+    which are at these versions, have said. Of two reports the one that is nearer to the loss shown
+    before decides."""
     reached = median_low(versions) if versions else 0
     least, most = max(1, reached - RECENT_STEPS), reached + AHEAD_STEPS
     recent = [one for one in said.values() if least <= one.version <= most]
@@ -96,15 +92,9 @@ def evaluated(
     steps: int,
     before: float | None,
 ) -> Believed | None:
-    """Return the newest version's median loss on held-out text.
-
-    Args:
-        said: by replica of the last stage.
-        versions: version of each replica of the last stage.
-        terms: which versions are evaluated.
-        steps: the run's last version, which is evaluated as well.
-        before: what is known of the loss otherwise, nats; it decides between two.
-    """
+    """Return the newest due version's median loss on held-out text, of what replicas of the last
+    stage, which are at these versions, have said. The last of all ``steps`` is due as well. What is
+    known of the loss otherwise decides between two."""
     most = (median_low(versions) if versions else 0) + AHEAD_STEPS
     due = [
         one

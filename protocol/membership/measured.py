@@ -1,15 +1,14 @@
 """The measured record: one volunteer's measurements of the peers it works with.
 
 It is the body of the record "measured". Integers only. ``protocol.reputation`` combines many such
-records.
+records, and leaves out what makes no sense: of a stage told twice one rate counts, and nobody's
+word about itself does.
 """
 
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-from protocol.errors import RemoteProtocolError
-from protocol.ids import PeerId, parse_peer_id
 from protocol.wire.canonical import Canonical
 from protocol.wire.fields import PeerText, StageIndex
 
@@ -43,39 +42,12 @@ class Partner(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
     peer: PeerText
     rates: Annotated[tuple[StageRate, ...], Meta(max_length=MAX_RATES)] = ()
-    """In ascending order of stage."""
 
 
 class Measurements(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The body: partners in ascending order of peer id."""
+    """The body."""
 
     partners: Annotated[tuple[Partner, ...], Meta(max_length=MAX_PARTNERS)] = ()
 
 
 MEASUREMENTS: Final = Canonical(Measurements, "measured")
-
-
-def check_measurements(measurements: Measurements, author: PeerId, stages: int) -> None:
-    """Check measurements.
-
-    Raises:
-        RemoteProtocolError: about the author itself, about one peer twice, or about a stage that
-            does not exist.
-    """
-    peers = [partner.peer for partner in measurements.partners]
-    if sorted(set(peers)) != peers:
-        raise _absurd("partners repeat or are not in order")
-    if author in peers:
-        raise _absurd("speaks of its own author")
-    for partner in measurements.partners:
-        try:
-            parse_peer_id(partner.peer)
-        except ValueError as error:
-            raise _absurd(str(error)) from error
-        held = [rate.stage for rate in partner.rates]
-        if sorted(set(held)) != held or (held and held[-1] >= stages):
-            raise _absurd("stages repeat, are not in order or do not exist")
-
-
-def _absurd(words: str) -> RemoteProtocolError:
-    return RemoteProtocolError("measured-absurd", words, penalty=20)

@@ -29,8 +29,7 @@ from protocol.membership.contacts import DEAD_AFTER_S, Contacts
 from protocol.membership.gossip import Gossip
 from protocol.membership.losses import LossSaid
 from protocol.membership.measured import MEASURED
-from protocol.membership.record import Record, seal
-from protocol.membership.records import Held, RecordStore, Slot
+from protocol.membership.records import Held, Record, RecordStore, Slot, seal
 from protocol.membership.roster import Roster
 from protocol.membership.rules import record_kinds, ttl_s
 from protocol.membership.view import MembershipEffect, RecordChanged
@@ -52,8 +51,6 @@ class Membership:
     """One volunteer's knowledge of its swarm; see the module's docstring.
 
     Args:
-        own: our peer id.
-        swarm: the swarm in which our records are valid.
         stages: number of stages in the manifest.
         is_candidate: tells whether an author may speak for a stage, in decimal.
     """
@@ -89,13 +86,8 @@ class Membership:
         self._next_refresh: float | None = None
 
     def describe(self, advert: Advert, now: float) -> list[MembershipEffect]:
-        """Enter the swarm, change our advert, or leave by one that says so. From the first on we
-        count as awake, even without links.
-
-        Args:
-            advert: our capacity, limits and addresses; ``serves`` is taken from ``set_seats``.
-            now: monotonic seconds.
-        """
+        """Enter the swarm, change our advert, or leave by one that says so; what it ``serves`` is
+        taken from ``set_seats``. From the first on we count as awake, even without links."""
         self._advert = advert
         if self._next_heartbeat is None:
             self._next_heartbeat = now
@@ -107,15 +99,11 @@ class Membership:
         return self._advert is not None and not self._advert.leaving
 
     def set_seats(self, seats: Iterable[SeatStatus], now: float) -> list[MembershipEffect]:
-        """Set the stages we hold.
+        """Set the stages we hold, one seat for each.
 
         A changed state is sent to all linked peers at once. How far a stage is goes at once to
         holders of our stages and their neighbours that work has proven, since anybody may say that
         it holds a stage; the others hear it within a second.
-
-        Args:
-            seats: our seats, one per stage.
-            now: monotonic seconds.
         """
         before, self._seats = self._seats, tuple(seats)
         effects: list[MembershipEffect] = list(self.roster.heard(self._own, self._seats))
@@ -133,14 +121,7 @@ class Membership:
     ) -> list[MembershipEffect]:
         """Perform a ``Publish``: sign the record, store it and spread it. Its number is in Unix
         milliseconds, or later if need be, so that it rises over restarts. One that breaks the rules
-        is dropped, since nobody would take it.
-
-        Args:
-            publish: kind and body of the record.
-            signer: holds our private key.
-            now: monotonic seconds.
-            wall: Unix seconds, the record's issue time.
-        """
+        is dropped, since nobody would take it."""
         kind, rules = publish.kind, self.records.kinds[publish.kind]
         slot, issued = (kind, rules.key(publish.said, self._own)), max(0, int(wall))
         expires = issued + ttl_s(kind, len(self.roster))
@@ -172,14 +153,8 @@ class Membership:
     def link_down(
         self, peer: PeerId, reason: str, now: float, *, by_peer: bool = False
     ) -> list[MembershipEffect]:
-        """Note that a link has ended or could not be made.
-
-        Args:
-            peer: the other end.
-            reason: why, in words.
-            now: monotonic seconds.
-            by_peer: the other side's operating system closed it, as after a crash.
-        """
+        """Note that a link has ended or could not be made, and why, in words; ``by_peer``: the
+        other side's operating system closed it, as after a crash."""
         self.contacts.closed(peer, by_peer=by_peer, now=now)
         self._linked.pop(peer, None)
         self.gossip.link_down(peer)
@@ -200,14 +175,8 @@ class Membership:
         now: float,
         wall: float,
     ) -> list[MembershipEffect]:
-        """Take a message of a linked peer; one that races with the end of its link is ignored.
-
-        Args:
-            sender: the peer at the other end of the link.
-            message: parsed, not yet verified.
-            now: monotonic seconds.
-            wall: Unix seconds.
-        """
+        """Take a message of a linked peer, parsed and not yet verified; one that races with the end
+        of its link is ignored."""
         if sender not in self._linked:
             return []
         match message:

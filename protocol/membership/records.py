@@ -7,24 +7,49 @@ records and those that ``protected`` names (of linked peers, of candidates) are 
 """
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Annotated, Any, Final
 from zlib import crc32
+
+from msgspec import Meta, Struct
 
 from protocol import limits
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId
-from protocol.membership.record import Record, parse_record
 from protocol.wire.canonical import Canonical
-from protocol.wire.envelope import verify
-from protocol.wire.fields import Envelope
+from protocol.wire.envelope import Signer, verify
+from protocol.wire.fields import Count, Envelope, UnixSeconds
 
 Slot = tuple[str, str]
 """(kind, key)."""
 
 MARK_BYTES: Final = 8
+
+
+class Record(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The signed body of a record: one author's statement of a kind, which is valid until it
+    expires; the highest seq of a (kind, key) wins."""
+
+    seq: Count
+    expires: UnixSeconds
+    body: Annotated[bytes, Meta(max_length=limits.MAX_RECORD_BODY_BYTES)]
+
+
+_bodies = Canonical(Record, "record")
+parse_record: Final = _bodies.parse
+"""From the body of an envelope, whose signature is checked elsewhere."""
+
+
+def seal(signer: Signer, kind: str, record: Record, swarm: SwarmId) -> Envelope:
+    """Return a record of a kind in an envelope that is valid in one swarm.
+
+    Raises:
+        LocalProtocolError: a field out of its range.
+    """
+    return signer.sign(kind, _bodies.encode(record), swarm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +106,6 @@ class RecordStore:
 
     Args:
         swarm: the swarm that records must be signed for.
-        own: our own id.
-        kinds: the rules of each kind of record.
         protected: whether a record must not be displaced.
         is_out: whether a peer is expelled: its records are refused.
     """
@@ -103,7 +126,7 @@ class RecordStore:
         self._held: dict[Slot, Held] = {}
         self._shares = {kind: Counter[PeerId]() for kind in kinds}
         """By kind: how many each introducer has introduced."""
-        self._next_expiry: int | None = None
+        self._next_expiry = math.inf
 
     def __len__(self) -> int:
         return len(self._held)
@@ -132,7 +155,6 @@ class RecordStore:
         """Check a record, cheapest test first, and store it if it is newer than ours.
 
         Args:
-            envelope: the signed record as it came.
             introducer: the peer it came from, which need not be its author.
             wall: Unix seconds.
 
@@ -170,38 +192,28 @@ class RecordStore:
 
     def expire(self, wall: float) -> list[Held]:
         """Remove and return the records that have expired at ``wall`` (Unix seconds)."""
-        if self._next_expiry is None or wall < self._next_expiry:
+        if wall < self._next_expiry:
             return []
         gone = [held for held in self._held.values() if held.record.expires <= wall]
         for held in gone:
             self._remove(held)
-        self._next_expiry = min((h.record.expires for h in self._held.values()), default=None)
+        self._next_expiry = min((h.record.expires for h in self._held.values()), default=math.inf)
         return gone
 
     def _store(self, held: Held, kind: Kind) -> Offer:
         before = self._held.get(held.slot)
-        displaced = None
+        displaced: Held | None = None
         if before is not None:
             # an update leaves the record in its first introducer's share
             held = replace(held, introducer=before.introducer)
         else:
-            full, displaced = self._make_room(held, kind)
-            if full:
+            shares = self._shares[held.envelope.kind]
+            if shares.total() >= kind.max_count and (displaced := self._displace_for(held)) is None:
                 return Offer(None, "store-full")
-            self._shares[held.envelope.kind][held.introducer] += 1
+            shares[held.introducer] += 1
         self._held[held.slot] = held
-        expires = held.record.expires
-        self._next_expiry = (
-            expires if self._next_expiry is None else min(self._next_expiry, expires)
-        )
+        self._next_expiry = min(self._next_expiry, held.record.expires)
         return Offer(held, "new", displaced)
-
-    def _make_room(self, held: Held, kind: Kind) -> tuple[bool, Held | None]:
-        """Return whether the store is full, and the record that was removed to make room."""
-        if self._shares[held.envelope.kind].total() < kind.max_count:
-            return False, None
-        displaced = self._displace_for(held)
-        return displaced is None, displaced
 
     def _displace_for(self, held: Held) -> Held | None:
         """Remove one record of the largest share; None if that is the new record's own share."""

@@ -104,12 +104,8 @@ class Roster:
         return tuple(r for r in self.replicas(stage) if r.seat.state == "serving")
 
     def trust(self, proven: frozenset[PeerId] | None, guests: int) -> None:
-        """Of all others than these peers we want links with so many at most.
-
-        Args:
-            proven: peers that work has proven; None: all are alike.
-            guests: most of the others.
-        """
+        """Of all others than the peers that work has proven we want links with so many ``guests``
+        at most; None: all are alike."""
         if (proven, guests) != (self._proven, self._guests):
             self._proven, self._guests = proven, guests
             self._neighbours = None
@@ -200,21 +196,14 @@ class Roster:
         return tuple(gone[:MAX_LOST])
 
     def advertise(self, peer: PeerId, advert: Advert, seq: int) -> list[ViewChanged]:
-        """Take a verified advert.
-
-        Args:
-            peer: its author.
-            advert: the advert.
-            seq: the record's number.
-        """
+        """Take a verified advert, and its record's number."""
         known = self._known.setdefault(peer, _Known())
         known.advert, known.advert_seq = advert, seq
         return self._update(peer, "leaves" if advert.leaving else "advertised itself")
 
     def withdraw(self, peer: PeerId, reason: str) -> list[ViewChanged]:
         """Drop a peer's advert: it expired or was displaced."""
-        known = self._known.get(peer)
-        if known is None:
+        if (known := self._known.get(peer)) is None:
             return []
         known.advert, known.advert_seq = None, -1
         return self._update(peer, reason)
@@ -227,12 +216,9 @@ class Roster:
 
     def link_down(self, peer: PeerId, reason: str) -> list[ViewChanged]:
         """Note that a link has ended, by which the peer is dead."""
-        known = self._known.get(peer)
-        if known is None:
-            return []
-        known.linked, known.heard_seats = False, None
-        known.dead_at_seq = known.advert_seq
-        return self._update(peer, reason)
+        if (known := self._known.get(peer)) is not None:
+            known.linked, known.heard_seats = False, None
+        return self.silent(peer, reason)
 
     def heard(self, peer: PeerId, seats: Iterable[SeatStatus]) -> list[ViewChanged]:
         """Take the seats of a heartbeat (from a linked peer, or our own)."""

@@ -8,12 +8,7 @@ from protocol.matching import bodies
 from protocol.matching.timing import LEASE_S
 from protocol.membership.advert import ADVERT, ADVERTS, check_advert
 from protocol.membership.losses import HELD_OUT, LOSSES, PROGRESS
-from protocol.membership.measured import (
-    MAX_MEASURED_BYTES,
-    MEASURED,
-    MEASUREMENTS,
-    check_measurements,
-)
+from protocol.membership.measured import MAX_MEASURED_BYTES, MEASURED, MEASUREMENTS
 from protocol.membership.records import Kind
 from protocol.recovery.stored import MAX_STORED_BYTES, STORED, STORED_BODIES, check_stored
 from protocol.waypoints.part import MAX_WAYPOINT_BYTES, SAID_PARTS, WAYPOINT, check_said
@@ -34,10 +29,7 @@ def record_kinds(stages: int) -> dict[str, Kind]:
         ADVERT: Kind(most, MAX_ADVERT_BYTES, ADVERTS, partial(check_advert, stages=stages)),
         PROGRESS: loss,
         HELD_OUT: loss,
-        MEASURED: Kind(
-            *(most, MAX_MEASURED_BYTES, MEASUREMENTS),
-            partial(check_measurements, stages=stages),
-        ),
+        MEASURED: Kind(most, MAX_MEASURED_BYTES, MEASUREMENTS),
         STORED: Kind(
             *(MAX_STORED, MAX_STORED_BYTES, STORED_BODIES),
             lambda said, _author: check_stored(said, stages),

@@ -1,12 +1,11 @@
 """The swarm's clock: the median of what members' clocks say, each in its Hello.
 
 Members whose clocks are far apart refuse each other's records, and would train apart. So whoever is
-about to train compares its clock with those of the members that it is linked with. If it is off by
-more than ``MAX_CLOCK_OFFSET_S``, it does not begin. If it is off by less, it goes by theirs, and
-keeps to that as long as it runs, whatever is done to its own clock meanwhile.
+about to train compares its clock with those of the members that it is linked with, and does not
+begin if it is off by more than ``MAX_CLOCK_OFFSET_S``.
 
-State: a reading for each linked peer, and how far we are from them. Readings and our own offset are
-distances from our monotonic clock. Pure; clocks are passed in.
+State: a reading for each linked peer, its distance from our monotonic clock. Pure; clocks are
+passed in.
 """
 
 from collections.abc import Callable
@@ -14,7 +13,6 @@ from statistics import median_high, median_low
 
 from protocol.ids import PeerId
 from protocol.limits import MAX_CLOCK_OFFSET_S
-from protocol.pace import HEARD_S
 
 
 class SwarmClock:
@@ -27,18 +25,10 @@ class SwarmClock:
     def __init__(self, counts: Callable[[PeerId], bool]) -> None:
         self._counts = counts
         self._readings: dict[PeerId, float] = {}
-        self._offset: float | None = None
-        """Of the clock that we go by in place of our own."""
-        self._settled = False
 
     def heard(self, peer: PeerId, clock: float, now: float) -> None:
-        """Take the reading of a peer's Hello; of several on one link the least delayed counts.
-
-        Args:
-            peer: its sender.
-            clock: Unix seconds when it was sent; 0: it does not say.
-            now: monotonic seconds.
-        """
+        """Take the reading of a peer's Hello, Unix seconds when it was sent; 0: it does not say. Of
+        several on one link the least delayed counts. ``now`` is monotonic seconds."""
         if clock:
             reading = clock - now
             self._readings[peer] = max(self._readings.get(peer, reading), reading)
@@ -47,37 +37,17 @@ class SwarmClock:
         """The link with a peer has ended."""
         self._readings.pop(peer, None)
 
-    def settle(self) -> None:
-        """We begin to train: the clock that we go by stays the same."""
-        self._settled = True
-
-    def unix_s(self, own: float, now: float) -> float:
-        """Return the time by which we judge records: ``own``, or in its place the members'."""
-        return own if self._offset is None else now + self._offset
-
     def ahead_s(self, peer: PeerId, own: float, now: float) -> float:
-        """Return by how much our time is ahead of a peer's; 0: it has not said."""
-        reading = self._readings.get(peer)
-        return 0.0 if reading is None else self.unix_s(own, now) - now - reading
+        """Return by how much our clock, ``own``, is ahead of a peer's; 0: it has not said."""
+        return own - now - self._readings.get(peer, own - now)
 
     def compare(self, own: float, now: float) -> str:
-        """Compare our clock with the members', and go by theirs if it is a little off.
-
-        Returns:
-            why we may not begin to train, with the number; empty: we may.
-        """
-        if self._settled:
-            return ""
+        """Return why our clock does not let us begin to train, with the number; empty: it does."""
         readings = [r for peer, r in self._readings.items() if self._counts(peer)]
         if not readings:
-            self._offset = None
             return ""
         middle = (median_low(readings), median_high(readings))
-        nearest = min(middle, key=lambda reading: abs(own - now - reading))
-        ahead_s = own - now - nearest
-        # a smaller difference may be the time for which a message was on its way
-        follows = HEARD_S < abs(ahead_s) <= MAX_CLOCK_OFFSET_S
-        self._offset = nearest if follows else None
+        ahead_s = min((own - now - reading for reading in middle), key=abs)
         if abs(ahead_s) <= MAX_CLOCK_OFFSET_S:
             return ""
         whose = f"those of {len(readings)} members (their median)"

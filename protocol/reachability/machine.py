@@ -4,13 +4,8 @@ Every linked peer tells us the address at which it sees us. From these, from our
 addresses, from those that a router has mapped for us and those that the owner announces come the
 *candidates*. Members that see us at a candidate's host are asked to dial its port from a fresh port
 of theirs (``budgets``). Three of different prefixes have to agree, or all there are if there are
-fewer: then the candidate is *public*, or *private*. Until then nothing is known of it.
-
-| a candidate is | when |
-| --- | --- |
-| unknown | nobody could be asked, or the probers disagree |
-| public | all probers, or three, have reached us there |
-| private | all probers, or three, have not |
+fewer: then the candidate is *public*, or *private*. Until then, and where the probers disagree,
+nothing is known of it.
 
 Each is probed again every 15 minutes, at once when our own addresses change, and after a minute
 where fewer than three could be asked or they disagreed. Members in our own prefix are not asked:
@@ -75,13 +70,8 @@ class Ends:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Probe:
-    """A peer is to be asked whether it reaches us at a place; each is answered once.
-
-    Attributes:
-        peer: the prober.
-        prefix: its address, as far as it shares its opinion with others.
-        place: a candidate.
-    """
+    """A peer is to be asked whether it reaches us at a place; each is answered once. Those of one
+    prefix share an opinion."""
 
     peer: PeerId
     prefix: str
@@ -131,14 +121,8 @@ class Reachability:
         given: Mapping[Place, Source],
         now: float,
     ) -> None:
-        """Note our present addresses.
-
-        Args:
-            hosts: numbers, those of this machine's interfaces.
-            ports: where we listen, by kind of host.
-            given: those that come from the owner or a router.
-            now: monotonic seconds.
-        """
+        """Note our present addresses: those of this machine's interfaces, as numbers, where we
+        listen, by kind of host, and those that the owner or a router has ``given``."""
         own = frozenset(hosts)
         moved = own != self._own
         self._own, self._ports = own, dict(ports)

@@ -58,13 +58,8 @@ class Holding:
         self._since, self._moved_bytes = now, 0
 
     def passed(self, size_bytes: int, trip_s: float, now: float) -> int:
-        """Count bytes that were passed on; return those by which to open the window.
-
-        Args:
-            size_bytes: bytes passed on.
-            trip_s: round trip between the sender and us, seconds.
-            now: monotonic seconds.
-        """
+        """Count bytes that were passed on, over a round trip to their sender of so many seconds;
+        return those by which to open the window. ``now`` is monotonic seconds."""
         self._moved_bytes += size_bytes
         if (elapsed_s := now - self._since) >= LOOK_S / 2:
             self._rate = max(self._moved_bytes / elapsed_s, FADE * self._rate)

@@ -35,6 +35,9 @@ Code = Literal[
     "too-often",  # the asker asks too often
     "unreachable",  # the target did not agree, or the asker has not proved its identity there
     "no-circuit",  # the asker has none to the target
+    "unmapped",  # who is asked to punch does not know its place yet
+    "elsewhere",  # the relay does not see the asker there
+    "busy",  # it has not admitted the asker yet, or dials it already, or too many others
 ]
 
 
@@ -65,7 +68,8 @@ class Stop(RelayWire, frozen=True):
 
 
 class Status(RelayWire, frozen=True):
-    """The answer to Reserve, Connect, WhereIs, Stop, DialBack and Moving."""
+    """The answer to Reserve, Connect, WhereIs, Stop, DialBack and Moving, and of who does not take
+    part in a Punch."""
 
     code: Code
     host: HostText = ""
@@ -96,28 +100,7 @@ class PunchNow(RelayWire, frozen=True):
     """Dial now: when this arrives, its sender does so too."""
 
 
-class PunchRefused(RelayWire, frozen=True):
-    """The answer of who does not take part."""
-
-    code: Literal[
-        "unmapped",  # it does not know its place yet
-        "elsewhere",  # the relay does not see the asker there
-        "busy",  # it has not admitted the asker yet, or dials it already, or too many others
-    ]
-
-
-RelayMessage = (
-    Reserve
-    | Connect
-    | WhereIs
-    | Stop
-    | Status
-    | DialBack
-    | Moving
-    | Punch
-    | PunchNow
-    | PunchRefused
-)
+RelayMessage = Reserve | Connect | WhereIs | Stop | Status | DialBack | Moving | Punch | PunchNow
 
 _messages: Final = Format[RelayMessage](RelayMessage, "relay-message")
 encode_relay_message, decode_relay_message = _messages.encode, _messages.parse

@@ -16,12 +16,13 @@ says nothing about its processor; who claims a better line than it has is taken 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median_low
 from typing import Final
 
 from protocol.ids import Stage
 from protocol.manifest import StageCost
+from protocol.matching.member import Member
 from protocol.matching.timing import MEASURED_S
 from protocol.membership.measured import Partner, StageRate
 from protocol.pace import ASIDE_S
@@ -37,20 +38,6 @@ BAND: Final = 1.25
 LINE_BOUND: Final = 0.8
 """A rate of at least this share of what the bandwidth allows is limited by the bandwidth."""
 SECONDS_STEP: Final = 60
-
-
-@dataclass(frozen=True, slots=True)
-class Belief:
-    """Speed that is believed of a peer, before anybody has measured it the one that it claims in
-    its advert; and its bandwidth, which it measures itself."""
-
-    flops: float
-    uplink_bytes_per_s: float
-    downlink_bytes_per_s: float
-    measured_s: float = 0.0
-    """Seconds, in whole minutes, of partners' measurements; at most ``MEASURED_S``."""
-    overstated: float = 1.0
-    """Claimed over measured FLOP/s where the claim was lowered, else 1."""
 
 
 def weigh(stage: Stage, rates: Iterable[StageRate]) -> StageRate | None:
@@ -73,33 +60,24 @@ def two_digits(value: int) -> int:
     return (value + scale // 2) // scale * scale
 
 
-def believe(
-    claim: Belief, serving: frozenset[Stage], reports: Sequence[Partner], costs: Sequence[StageCost]
-) -> Belief:
-    """Return the belief that follows from a claim and partners' reports.
-
-    Args:
-        claim: FLOP/s and bytes/s that the peer advertises.
-        serving: stages that the peer serves now.
-        reports: at most one by each partner, all about this peer.
-        costs: cost of a microbatch in each stage, from the manifest.
-    """
-    rates = _rates(serving, reports)
+def believe(claimed: Member, reports: Sequence[Partner], costs: Sequence[StageCost]) -> Member:
+    """Return a member as it describes itself with the speed that is believed of it, by at most one
+    report of each partner, and the seconds, in whole minutes, for which partners have measured it,
+    at most ``MEASURED_S``."""
+    rates = _rates(claimed.serving, reports)
     seconds = min((rate.seconds for rate in rates.values()), default=0)
     flops = sum(one.rate * costs[stage].flops for stage, one in rates.items()) / MICRO
     line_bound = all(
-        one.rate >= LINE_BOUND * MICRO * _line_rate(costs[stage], claim)
+        one.rate >= LINE_BOUND * MICRO * _line_rate(costs[stage], claimed)
         for stage, one in rates.items()
     )
-    claimed, value = claim.flops, float(two_digits(int(flops)))
-    lowered = claimed > BAND * value and seconds >= CORRECT_AFTER_S and not line_bound
-    raised = value > BAND * claimed and seconds >= MEASURED_S
-    believed = value if value > 0 and (lowered or raised) else claimed
+    value = float(two_digits(int(flops)))
+    lowered = claimed.flops > BAND * value and seconds >= CORRECT_AFTER_S and not line_bound
+    raised = value > BAND * claimed.flops and seconds >= MEASURED_S
     return replace(
-        claim,
-        flops=believed,
+        claimed,
+        flops=value if value > 0 and (lowered or raised) else claimed.flops,
         measured_s=float(min(seconds // SECONDS_STEP * SECONDS_STEP, MEASURED_S)),
-        overstated=max(1.0, claimed / believed) if believed > 0 else 1.0,
     )
 
 
@@ -117,7 +95,7 @@ def _rates(serving: frozenset[Stage], reports: Sequence[Partner]) -> Mapping[Sta
     return {last: known[last]}
 
 
-def _line_rate(cost: StageCost, claim: Belief) -> float:
+def _line_rate(cost: StageCost, claim: Member) -> float:
     """Return the microbatches per second that the claimed bandwidths allow."""
     pairs = (
         (claim.uplink_bytes_per_s, cost.uplink_bytes),

@@ -6,30 +6,23 @@ ones and a crowd of reporters gains nothing. A record in which a peer reports on
 earlier. Equal records and equal seats give equal beliefs on every machine; while records spread,
 beliefs differ for a few seconds.
 
-State: reports by subject, and the last beliefs.
+State: the newest reports, and the last beliefs.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Final
 
 import msgspec
 
-from protocol.ids import PeerId, Stage, rank
+from protocol.ids import PeerId, rank
 from protocol.manifest import StageCost
+from protocol.matching.member import Member
 from protocol.membership.measured import Measurements, Partner
-from protocol.reputation.belief import Belief, believe
+from protocol.reputation.belief import believe
 
 MAX_REPORTERS: Final = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """A live member: its claim and the stages it serves."""
-
-    peer: PeerId
-    claim: Belief
-    serving: frozenset[Stage]
 
 
 class Beliefs:
@@ -37,55 +30,44 @@ class Beliefs:
 
     def __init__(self, costs: Sequence[StageCost]) -> None:
         self._costs = tuple(costs)
-        self._about: dict[PeerId, dict[PeerId, Partner]] = {}
-        """Subject -> reporter -> report."""
-        self._known: dict[PeerId, Belief] = {}
+        self.reports: dict[PeerId, Measurements] = {}
+        """By reporter."""
+        self._known: dict[PeerId, Member] = {}
 
-    def report(self, reporter: PeerId, measurements: Measurements) -> None:
-        """Take a reporter's newest record in place of its previous one."""
-        self.forget(reporter)
-        for partner in measurements.partners:
-            subject = PeerId(partner.peer)
-            if subject != reporter:
-                self._about.setdefault(subject, {})[reporter] = partner
+    def revise(self, claimed: Iterable[Member]) -> list[Member]:
+        """Recompute the beliefs about live members; return those of which another speed is believed
+        than before."""
+        live, before = {member.peer: member for member in claimed}, self._known
+        about: defaultdict[PeerId, dict[PeerId, Partner]] = defaultdict(dict)
+        for reporter in self.reports.keys() & live.keys():
+            for partner in self.reports[reporter].partners:
+                if partner.peer != reporter:
+                    about[partner.peer][reporter] = partner
+        self._known = {peer: self._believe(one, about[peer], live) for peer, one in live.items()}
+        pairs = ((one, before.get(peer, live[peer])) for peer, one in self._known.items())
+        return [one for one, old in pairs if _speed(one) != _speed(old)]
 
-    def forget(self, reporter: PeerId) -> None:
-        """Drop a reporter's record."""
-        for subject in [one for one, about in self._about.items() if reporter in about]:
-            del self._about[subject][reporter]
-            if not self._about[subject]:
-                del self._about[subject]
+    def of(self, claimed: Member) -> Member:
+        """Return a member with the speed believed of it by the last ``revise``; before, its
+        claim."""
+        known = self._known.get(claimed.peer, claimed)
+        return replace(claimed, flops=known.flops, measured_s=known.measured_s)
 
-    def revise(self, subjects: Iterable[Subject]) -> dict[PeerId, Belief]:
-        """Recompute the beliefs about live members; return the changed ones."""
-        live, before = {subject.peer: subject for subject in subjects}, self._known
-        self._known = {peer: self._believe(one, live) for peer, one in live.items()}
-        return {
-            peer: belief
-            for peer, belief in self._known.items()
-            if belief != before.get(peer, live[peer].claim)
-        }
+    def _believe(
+        self, claimed: Member, about: Mapping[PeerId, Partner], live: Mapping[PeerId, Member]
+    ) -> Member:
+        reporters = sorted(about, key=lambda peer: rank("reporter", claimed.peer, peer))
+        counted = [peer for peer in reporters if live[peer].serving][:MAX_REPORTERS]
+        reports = [self._within(about[peer], live[peer]) for peer in counted]
+        return believe(claimed, reports, self._costs)
 
-    def of(self, subject: Subject) -> Belief:
-        """Return the belief about a member by the last ``revise``; what it claims before."""
-        return self._known.get(subject.peer, subject.claim)
-
-    def _believe(self, subject: Subject, live: Mapping[PeerId, Subject]) -> Belief:
-        about = self._about.get(subject.peer, {})
-        reporters = sorted(
-            (reporter for reporter in about if reporter in live),
-            key=lambda reporter: rank("reporter", subject.peer, reporter),
-        )
-        reports = (_within(about[peer], live[peer].serving) for peer in reporters)
-        counted = [report for report in reports if report is not None][:MAX_REPORTERS]
-        return believe(subject.claim, subject.serving, counted, self._costs)
+    def _within(self, report: Partner, reporter: Member) -> Partner:
+        """Return the part of a report about stages that its author serves or neighbours."""
+        near = {stage + step for stage in reporter.serving for step in (-1, 0, 1)}
+        rates = {rate.stage: rate for rate in report.rates if rate.stage in near}
+        known = (rate for stage, rate in rates.items() if stage < len(self._costs))
+        return msgspec.structs.replace(report, rates=tuple(known))
 
 
-def _within(report: Partner, serving: frozenset[Stage]) -> Partner | None:
-    """Return the part of a report about stages that its author serves or neighbours."""
-    if not serving:
-        return None
-    near = {stage + step for stage in serving for step in (-1, 0, 1)}
-    return msgspec.structs.replace(
-        report, rates=tuple(rate for rate in report.rates if rate.stage in near)
-    )
+def _speed(member: Member) -> object:
+    return member.claim, member.measured_s

@@ -90,7 +90,7 @@ class _Stage:
 
 
 class ServiceMeter:
-    """Measures the replicas of our stages and of those next to them."""
+    """Measures the replicas of our stages and of those next to them; ``now`` is monotonic."""
 
     def __init__(self, own: PeerId, per_step: int) -> None:
         self._own, self._per_step = own, per_step
@@ -98,13 +98,7 @@ class ServiceMeter:
         self._accounts: dict[tuple[PeerId, int], Account] = {}
 
     def heard(self, peer: PeerId, seats: Iterable[SeatStatus], now: float) -> None:
-        """Take the seats of a heartbeat, or our own seats.
-
-        Args:
-            peer: the heartbeat's sender, or ourselves.
-            seats: all its seats.
-            now: monotonic seconds.
-        """
+        """Take all seats of a heartbeat, or our own."""
         serving = {seat.stage: seat for seat in seats if seat.state == "serving"}
         for index, stage in self._stages.items():
             if index not in serving:
@@ -131,14 +125,7 @@ class ServiceMeter:
             known.brought.setdefault(step, {})[microbatch] = peer
 
     def closed(self, stage: int, version: int, shares: Mapping[PeerId, int], now: float) -> None:
-        """Note that a stage of ours has committed a step.
-
-        Args:
-            stage: ours.
-            version: that it has made.
-            shares: microbatches counted for each member.
-            now: monotonic seconds.
-        """
+        """Note that a stage of ours has made a version, by what was counted for each member."""
         self._reach(stage, self._stages.setdefault(stage, _Stage()), version, shares, now)
 
     def gone(self, peer: PeerId) -> None:

@@ -1,14 +1,13 @@
 """Who charges whom, in our stage and those beside it: told, counted, and a verdict in the end.
 
 A charge is one word of a stage, and a majority of it expels (``audit/charges.py``). Every member
-tells its own charges, a few times while they expel nobody, for messages that are lost; of a member
-that is expelled it tells all: others may not have got all of them.
+tells its own charges, and of a member that is expelled all, since others may not have got all of
+them: to all that are near when there is a new one, and to whoever comes near later.
 
-State: whom we have told what; in ``AuditTerms`` the charges and the members of the newest steps.
+State: who is near; in ``AuditTerms`` the charges and the members of the newest steps.
 """
 
-from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from itertools import chain
 from typing import Final
 
@@ -17,19 +16,19 @@ from protocol.audit.charges import CHARGE, KIND, Charge
 from protocol.audit.terms import AuditTerms
 from protocol.effects import Explain, Send
 from protocol.ids import PeerId, short
-from protocol.pace import HEARD_S
 from protocol.pipeline.place import Place
 from protocol.seat.effects import SeatEffect
+from protocol.verdicts import Certificate
 from protocol.view import SwarmView
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import Charged, Plan
+from protocol.wire.parts import VotedOut
 
-TELL_TIMES: Final = 4
 PLANS: Final = 256
 """Steps of which the members are remembered: an audit may last some."""
 
 _Near = frozenset[tuple[int, PeerId]]
-"""Holders of our stage and those beside it, each with its stage."""
+"""Replicas that serve our stage and those beside it, each with its stage."""
 
 
 class Charging:
@@ -46,10 +45,6 @@ class Charging:
     ) -> None:
         self._place, self._terms, self._judges = place, terms, judges
         self._near: _Near = frozenset()
-        self._told = Counter[tuple[int, PeerId, bytes]]()
-        """How often a peer was told a charge, by its signature; until it leaves the swarm: who is
-        on probation for a while is told afterwards what was said meanwhile, and nothing twice."""
-        self._again_at: float | None = None
 
     def closing(self, plan: Plan, members: Collection[PeerId]) -> None:
         """A step is about to be applied: these count when one of them is charged with it."""
@@ -73,9 +68,10 @@ class Charging:
         if len({*self._members(charge), member}) < limits.LEAST_TO_CONVICT:
             words = f"{short(member)} and we are alone in stage {charge.stage}: nobody can decide"
             effects.append(Explain("round", words, "warning"))
-        if terms.charges.take(terms.sign(KIND, CHARGE.encode(charge)), now) is None:
+        signed = terms.sign(KIND, CHARGE.encode(charge))
+        if terms.charges.take(signed, now) is None:
             return effects
-        return [*effects, *self.verdicts(now)]
+        return [*effects, *self._tell([signed], self._near), *self.verdicts(now)]
 
     def on_charged(self, sender: PeerId, message: Charged, now: float) -> list[SeatEffect]:
         """Take a charge of a member of our stage, or of one beside it."""
@@ -92,11 +88,10 @@ class Charging:
         return self.verdicts(now)
 
     def verdicts(self, now: float) -> list[SeatEffect]:
-        """Return the members that majorities of their stages have charged by now, once each; tell
-        what has not been told."""
+        """Return the members that majorities of their stages have charged by now, once each."""
         terms = self._terms
-        found = terms.charges.verdicts(self._members, now)
-        return [*filter(terms.verdicts.add, found), *self._tell(now)]
+        found = list(filter(terms.verdicts.add, terms.charges.verdicts(self._members, now)))
+        return [*found, *self._tell(_charges_of(one.certificate for one in found), self._near)]
 
     def _members(self, charge: Charge) -> Collection[PeerId]:
         """Return the members of a stage at the step of a charge: of ours those of the plan, if we
@@ -108,51 +103,25 @@ class Charging:
 
     # --- telling ----------------------------------------------------------------------------------
 
-    def update_view(self, seen: SwarmView, whole: SwarmView, now: float) -> list[SeatEffect]:
-        """Tell newcomers who is charged.
-
-        Args:
-            seen: without those on probation.
-            whole: with them: one that counts again is no newcomer.
-            now: monotonic seconds.
-        """
-        self._near, there = self._others(seen), self._others(whole)
-        self._told = Counter({of: times for of, times in self._told.items() if of[:2] in there})
-        return self.verdicts(now)
-
-    def _others(self, view: SwarmView) -> _Near:
-        me = self._place.me
-        near = filter(self._is_near, range(self._place.stages))
-        return frozenset((s, r.peer) for s in near for r in view.stages[s] if r.peer != me)
+    def update_view(self, view: SwarmView, now: float) -> list[SeatEffect]:
+        """Tell who serves near us now, and did not before, who is charged. ``view`` is with those
+        on probation: one that counts again is no newcomer."""
+        me, out = self._place.me, self._terms.verdicts
+        stages, before = filter(self._is_near, range(self._place.stages)), self._near
+        self._near = frozenset((s, r.peer) for s in stages for r in view.serving(s) if r.peer != me)
+        kept = [k for k in self._terms.charges.all(now) if k.envelope.signer == me]
+        ours = [k.envelope for k in kept if k.charge.member not in out]
+        voted = _charges_of(one for one in out.votes if self._is_near(one.stage))
+        return [*self._tell([*ours, *voted], self._near - before), *self.verdicts(now)]
 
     def _is_near(self, stage: int) -> bool:
         return abs(stage - self._place.stage) <= 1
 
-    def tick(self, now: float) -> list[SeatEffect]:
-        """Tell our open charges again."""
-        if self._again_at is None or now < self._again_at:
-            return []
-        self._again_at = None
-        return self._tell(now, again=True)
+    def _tell(self, charges: Iterable[Envelope], near: _Near) -> list[SeatEffect]:
+        pairs = ((one, to) for one in charges for to in sorted(near) if to[1] != one.signer)
+        return [Send(peer, Charged(stage, one)) for one, (stage, peer) in pairs]
 
-    def _tell(self, now: float, *, again: bool = False) -> list[SeatEffect]:
-        effects, rest = list[SeatEffect](), False
-        for charge in self._to_tell(now):
-            for stage, peer in sorted(self._near):
-                told = self._told[stage, peer, charge.signature]
-                if peer == charge.signer or told >= TELL_TIMES:
-                    continue
-                if again or not told:
-                    effects.append(Send(peer, Charged(stage, charge)))
-                    self._told[stage, peer, charge.signature] = told = told + 1
-                rest |= told < TELL_TIMES
-        if rest and self._again_at is None:
-            self._again_at = now + HEARD_S
-        return effects
 
-    def _to_tell(self, now: float) -> list[Envelope]:
-        """Return our open charges, and those by which members near us are out."""
-        me, out, kept = self._place.me, self._terms.verdicts, self._terms.charges.all(now)
-        ours = (k.envelope for k in kept if k.envelope.signer == me and k.charge.member not in out)
-        voted = (one.charges for one in out.votes if self._is_near(one.stage))
-        return [*ours, *chain.from_iterable(voted)]
+def _charges_of(certificates: Iterable[Certificate | None]) -> Iterable[Envelope]:
+    votes = (one.charges for one in certificates if isinstance(one, VotedOut))
+    return chain.from_iterable(votes)

@@ -308,7 +308,7 @@ class Seat:
         self.quorum.observe(self.standing.whole, now)
         effects = self._freed(self.pipeline.update_view(view, now, bound(stage + 1)), now)
         effects += self.auditing.update_view(view, now)
-        effects += self.charging.update_view(self.standing.seen, self.standing.whole, now)
+        effects += self.charging.update_view(self.standing.whole, now)
         effects += self.givers.look(now)
         was_leading = self.leader.leading
         effects += [*self._follow_siblings(now), *self._lead(now)]
@@ -419,7 +419,7 @@ class Seat:
         """Act on deadlines that have passed; call it every ``LOOK_S``."""
         effects: list[SeatEffect] = [*self.pipeline.deliveries.tick(now), *self.leader.tick(now)]
         effects += [*self._watch(now), *self.auditing.tick(now)]
-        effects += [*self.charging.tick(now), *self.givers.tick(now)]
+        effects += self.givers.tick(now)
         effects += self.showing.tick(self.auditing.step, now)
         effects += self._follow_siblings(now)
         return self._settle(effects, now)

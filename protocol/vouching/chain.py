@@ -34,15 +34,8 @@ _bodies = Canonical(Vouch, "vouch")
 
 
 def vouch(signer: Signer, chain: Chain, member: PeerId, issued: int, swarm: SwarmId) -> Chain:
-    """Return the chain of a new member.
-
-    Args:
-        signer: who vouches.
-        chain: the signer's own chain.
-        member: for whom.
-        issued: now, Unix seconds.
-        swarm: where it is valid.
-    """
+    """Return the chain of a new member, for whom the owner of a chain vouches at a time (Unix
+    seconds)."""
     body = _bodies.encode(Vouch(member, issued))
     return (*chain, signer.sign(VOUCH, body, swarm))
 
@@ -54,11 +47,6 @@ def may_vouch(chain: Chain) -> bool:
 
 def members_of(chain: Sequence[Envelope], founder: PeerId, swarm: SwarmId) -> tuple[PeerId, ...]:
     """Return the keys that a chain leads through, after the founder; its owner's is the last.
-
-    Args:
-        chain: as it was shown.
-        founder: the founder, from the manifest.
-        swarm: id of the swarm.
 
     Raises:
         RemoteProtocolError: too long, not connected, going in a circle, or a signature that does

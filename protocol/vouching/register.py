@@ -89,12 +89,10 @@ _chains = Format[Chain](_Links, "admission")
 
 
 class Register:
-    """The register of one volunteer.
+    """The register of one volunteer; ``now`` is Unix seconds.
 
     Args:
-        signer: our key.
         founder: the founder, from the manifest, who vouches first.
-        swarm: id of the swarm.
         kept: the state from disk; the parts that do not verify are left out.
     """
 
@@ -146,24 +144,16 @@ class Register:
     # --- others ------------------------------------------------------------------------------
 
     def proof(self, peer: PeerId, ticket: bytes | None) -> bytes:
-        """Return what we show to a peer in our Hello.
-
-        Args:
-            peer: at the other end of the link.
-            ticket: the secret of our invite, until we are vouched for. One that has brought us in
-                already is not shown again: nobody but its maker knows it, and who expelled us does.
-        """
+        """Return what we show to a peer in our Hello: our chain, or until we are vouched for the
+        proof of our invite's ticket. One that has brought us in already is not shown again: nobody
+        but its maker knows it, and who expelled us does."""
         if ticket is None or self.belongs or self.is_used_up(ticket):
             return _chains.encode(self.chain)
         return ticket_proof(ticket, self._swarm, self.me, peer)
 
     def admit(self, peer: PeerId, shown: bytes, now: float) -> tuple[Answer, Chain]:
-        """Decide on a peer by what it shows: its chain, or the 32 bytes that prove our ticket.
-
-        Args:
-            peer: at the other end of the link.
-            shown: the admission of its Hello.
-            now: Unix seconds.
+        """Decide on a peer by what its Hello shows: its chain, or the 32 bytes that prove our
+        ticket.
 
         Returns:
             Whether it belongs to the swarm; and the chain that we have just made for it, if it
@@ -234,11 +224,8 @@ class Register:
     # --- ourselves ---------------------------------------------------------------------------
 
     def take_chain(self, chain: Sequence[Envelope], ticket: bytes | None = None) -> bool:
-        """Take our own chain; return whether it is news.
-
-        Args:
-            chain: ours.
-            ticket: the secret of the invite that we have redeemed for it.
+        """Take our own chain, and the ticket that we have redeemed for it; return whether it is
+        news.
 
         Raises:
             RemoteProtocolError: it does not hold, or is another's.
@@ -260,13 +247,8 @@ class Register:
     def draw_ticket(
         self, secret: bytes, uses: int, now: float, life_s: float = TICKET_LIFE_S
     ) -> Ticket:
-        """Return a ticket for a new invite of ours.
-
-        Args:
-            secret: 32 random bytes.
-            uses: how many members it lets in.
-            now: Unix seconds.
-            life_s: for how long it lets them in.
+        """Return a ticket for a new invite of ours, of 32 random bytes, which lets in so many
+        members for so long.
 
         Raises:
             LocalProtocolError: we may not invite anybody.

@@ -10,18 +10,25 @@ manifest can check a chain alone. Pure functions.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Annotated, Final
+
+from msgspec import Meta
 
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId
 from protocol.limits import MAX_CERTIFIED_STAGES
 from protocol.waypoints.part import FALSE_PART_PENALTY, PART, Part, parse_part, seat_limit
+from protocol.wire.canonical import Format
 from protocol.wire.envelope import verify
 from protocol.wire.fields import ERA_BITS, HIGHEST_NUMBER, Envelope
 from protocol.wire.parts import CertifiedPart, WaypointLink
 
 MAX_LINKS: Final = 16
 """Of a chain: each stands for a time in which half of some stage's witnesses went."""
+Links = Annotated[tuple[WaypointLink, ...], Meta(max_length=MAX_LINKS)]
+_chains: Final = Format[tuple[WaypointLink, ...]](Links, "chain")
+encode_chain, parse_chain = _chains.encode, _chains.parse
+"""To the payload of a ``WaypointChain``, and back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +82,8 @@ def waypoint_of(parts: Sequence[Part]) -> Waypoint:
 def check_link(
     before: Waypoint, link: WaypointLink, swarm: SwarmId, stages: int, steps: int
 ) -> Waypoint:
-    """Verify a link of a chain and return its waypoint.
-
-    Args:
-        before: the waypoint of the link before, or the beginning.
-        link: what is to be checked.
-        swarm: in which the signatures hold.
-        stages: number of stages of the run.
-        steps: of the whole run: there is no later version.
+    """Verify a link that follows a waypoint, or the beginning, in a run of so many stages and
+    steps; return its waypoint.
 
     Raises:
         RemoteProtocolError: ``waypoint-uncertified``: too few witnesses, or signatures of others;

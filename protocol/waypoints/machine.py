@@ -13,9 +13,10 @@ State: signed parts by author, our own, the chain, and the allowance of each pee
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Final
 
-from protocol.effects import Publish, Send
+from protocol.effects import Publish
 from protocol.ids import PeerId, SwarmId
 from protocol.limits import MAX_CERTIFIED_STAGES
 from protocol.token_bucket import Rate, TokenBuckets
@@ -39,7 +40,6 @@ from protocol.waypoints.part import (
     spacing,
 )
 from protocol.wire.envelope import verify
-from protocol.wire.messages import ChainLink
 from protocol.wire.parts import CertifiedPart, WaypointLink
 
 KEPT_VERSIONS: Final = 2
@@ -54,7 +54,7 @@ Place = tuple[int, int]
 """Era and version."""
 
 
-WaypointEffect = Publish | Send | Waypoint
+WaypointEffect = Publish | Waypoint
 """A waypoint: our chain has a new end; it is to be saved."""
 
 
@@ -62,13 +62,8 @@ class Waypoints:
     """See the module's docstring.
 
     Args:
-        me: our id.
-        founder: the manifest's.
-        stages: number of stages of the run.
         every: steps between two checkpoints.
         steps: of the whole run.
-        swarm: in which the signatures hold.
-        sign: signs our parts.
         proves: whether we have worked with a peer.
     """
 
@@ -93,8 +88,6 @@ class Waypoints:
         self._serving: tuple[tuple[PeerId, ...], ...] = ((),) * stages
         self._said: dict[PeerId, dict[tuple[int, int, int], SignedPart]] = {}
         """By author, ourselves included: its newest parts, verified, by stage, era and version."""
-        self._offered: dict[PeerId, list[tuple[WaypointLink, Waypoint]]] = {}
-        """By link: the chain that it shows us, as far as it has come."""
         self._allowance = TokenBuckets[PeerId](MAX_BRINGERS)
 
     @property
@@ -110,27 +103,35 @@ class Waypoints:
     # --- inputs ------------------------------------------------------------------------------
 
     def restore(self, chain: Sequence[WaypointLink]) -> list[WaypointEffect]:
-        """Take the chain of our disk.
+        """Take the chain of our disk; links that are ours already are not verified again.
 
         Raises:
-            RemoteProtocolError: it does not lead from the manifest to a version.
+            RemoteProtocolError: it does not lead from the manifest to a version (``check_link``).
         """
-        found = list[tuple[WaypointLink, Waypoint]]()
-        for link in chain[:MAX_LINKS]:
-            found.append((link, self._checked(found, link)))
+        pairs = takewhile(lambda pair: pair[0][0] == pair[1], zip(self._links, chain, strict=False))
+        found = [ours for ours, _ in pairs]
+        last = found[-1][1] if found else self._beginning
+        for link in chain[len(found) :]:
+            last = check_link(last, link, self._swarm, self._stages, self.steps)
+            found.append((link, last))
         return self._adopt(found)
+
+    def shown(
+        self, peer: PeerId, chain: Sequence[WaypointLink], now: float
+    ) -> list[WaypointEffect]:
+        """Take the chain that a peer shows, if it has brought few links that we do not know.
+
+        Raises:
+            RemoteProtocolError: as ``restore``.
+        """
+        new = sum(link not in self.chain for link in chain)
+        return self.restore(chain) if self._allowance.take({peer: BROUGHT}, now, new) else []
 
     def closed(
         self, stage: int, era: int, version: int, digest: bytes, roll: Sequence[PeerId]
     ) -> list[WaypointEffect]:
-        """A seat of ours has closed a step: sign its version if it is due.
-
-        Args:
-            stage, era: of the seat.
-            version: the version made.
-            digest: its hash.
-            roll: members of the plan that made it.
-        """
+        """A seat of ours has made a version, with this hash, by a plan of these members: sign it if
+        it is due."""
         due = version % self._every == 0 or version == self.steps
         if not due or not roll or self._stages > MAX_CERTIFIED_STAGES:
             return []
@@ -169,41 +170,6 @@ class Waypoints:
         chain = (self._beginning, *(found for _, found in self._links))
         replicas = (peer for peers in self._serving for peer in peers)
         return {self._me, *replicas, *(peer for one in chain for peer in one.peers)}
-
-    # --- the chain over links ----------------------------------------------------------------
-
-    def link_up(self, peer: PeerId) -> list[WaypointEffect]:
-        """Show a new link our chain."""
-        return [Send(peer, ChainLink(i, link)) for i, (link, _) in enumerate(self._links)]
-
-    def link_down(self, peer: PeerId) -> None:
-        """Forget a link."""
-        self._offered.pop(peer, None)
-
-    def link(self, peer: PeerId, message: ChainLink, now: float) -> list[WaypointEffect]:
-        """Take a link of the chain that a peer shows; the first one begins it anew.
-
-        Raises:
-            RemoteProtocolError: it does not follow from the one before (``check_link``).
-        """
-        offered = [] if message.index == 0 else self._offered.get(peer, [])
-        known = message.index < len(self._links) and self._links[message.index][0] == message.link
-        if message.index != len(offered) or len(offered) >= MAX_LINKS:
-            return []
-        if not known and not self._allowance.take({peer: BROUGHT}, now):
-            return []
-        self._offered.pop(peer, None)
-        found = self._checked(offered, message.link)
-        self._offered[peer] = [*offered, (message.link, found)]
-        return self._adopt(self._offered[peer])
-
-    def _checked(
-        self, before: Sequence[tuple[WaypointLink, Waypoint]], link: WaypointLink
-    ) -> Waypoint:
-        if (*(known for known, _ in before), link) == self.chain[: len(before) + 1]:
-            return self._links[len(before)][1]
-        last = before[-1][1] if before else self._beginning
-        return check_link(last, link, self._swarm, self._stages, self.steps)
 
     def _adopt(self, chain: Sequence[tuple[WaypointLink, Waypoint]]) -> list[WaypointEffect]:
         """Make a verified chain ours if it leads further."""

@@ -78,14 +78,8 @@ def seat_limit(stages: int) -> int:
 def part_of(
     stage: int, era: int, version: int, digest: bytes, roll: Collection[PeerId], stages: int
 ) -> Part:
-    """Return the part that every replica makes of a step that it has closed.
-
-    Args:
-        stage, era, version: what was made.
-        digest: hash of the version.
-        roll: members of the plan that made it.
-        stages: number of stages of the run.
-    """
+    """Return the part that every replica makes of a step that it has closed: the version, its hash,
+    and of the plan's members the seats that a part names in a run of so many stages."""
     first = sorted(roll, key=lambda peer: rank(WAYPOINT, stage, peer))[: seat_limit(stages)]
     return Part(stage, era, version, digest, tuple(sorted(first)))
 

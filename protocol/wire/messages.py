@@ -43,7 +43,6 @@ from protocol.wire.parts import (
     Promises,
     SeatStatus,
     Signatures,
-    WaypointLink,
 )
 from protocol.wire.route import Route
 
@@ -179,13 +178,10 @@ class Heartbeat(Message, frozen=True):
     """One more than the newest ``seq`` that the sender has received from the other side."""
 
 
-class ChainLink(Message, frozen=True):
-    """One link of the sender's chain of waypoints; ``index`` 0 begins the chain anew."""
+class WaypointChain(Message, frozen=True):
+    """Payload: the sender's chain of waypoints (``waypoints/chain.py``)."""
 
-    route = Route("node", "waypoints.link", sender="peer")
-
-    index: Annotated[int, Meta(ge=0, le=255)]
-    link: WaypointLink
+    route = Route("node", "waypoints.shown", sender="peer", lane="background")
 
 
 class Letter(Message, frozen=True):

@@ -27,7 +27,7 @@ from protocol.ids import PeerId, SwarmId
 from protocol.invite import SwarmFile, parse_swarm_file
 from protocol.manifest import Manifest
 from protocol.membership.advert import ADVERT, ADVERTS, Advert
-from protocol.membership.record import Record, seal
+from protocol.membership.records import Record, seal
 from protocol.wire.envelope import Envelope, Signer
 from protocol.wire.messages import Heartbeat, Hello, Message, Records
 from protocol.wire.parts import SeatStatus

@@ -28,9 +28,9 @@ from protocol.relay.messages import (
     Connect,
     Punch,
     PunchNow,
-    PunchRefused,
     RelayMessage,
     Reserve,
+    Status,
 )
 from tests.support.arrivals import until
 from tests.support.circuits import asked, circuit, linked, reserve
@@ -194,7 +194,7 @@ async def test_a_place_that_is_not_the_peers_own_is_dialled_by_nobody(
     answer = lambda stream, _: stream.say(place)  # noqa: E731
     (failed,) = await a.begin(answer, seen_at, monkeypatch)
     assert failed.startswith("the place is not where")
-    assert await served(b, place, PunchNow(), seen_at=seen_at) == PunchRefused("elsewhere")
+    assert await served(b, place, PunchNow(), seen_at=seen_at) == Status("elsewhere")
     assert a.dialled == b.dialled == []
 
 
@@ -204,7 +204,7 @@ async def test_who_does_not_know_its_own_place_says_so(
 ) -> None:
     a, b = End(A), End(own)
     assert await b.begin(a.serve, A.host, monkeypatch) == ["our own port is not known yet"]
-    assert await served(b, AT_A) == PunchRefused("unmapped")
+    assert await served(b, AT_A) == Status("unmapped")
     failed = await a.begin(b.serve, B.host, monkeypatch)
     assert failed == ["the other side refuses: unmapped"]
 
@@ -232,7 +232,7 @@ async def test_who_tries_too_often_is_dialled_no_more(autojump_clock: MockClock)
     assert b.punching.refused["too-often"] == TRIES_OF_PEER.burst
 
 
-@pytest.mark.parametrize("message", [PunchRefused("busy"), AT_A, Reserve()])
+@pytest.mark.parametrize("message", [Status("busy"), AT_A, Reserve()])
 async def test_to_say_what_has_no_place_is_a_broken_rule(
     message: RelayMessage, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,7 +249,7 @@ async def test_whatever_a_peer_says_we_dial_its_own_host_three_times_at_most(
 ) -> None:
     rng = random.Random(seed)
     words: list[RelayMessage] = [
-        AT_A, AT_A, Punch("11.0.9.9", 50_000), PunchNow(), PunchRefused("busy"), Reserve(),
+        AT_A, AT_A, Punch("11.0.9.9", 50_000), PunchNow(), Status("busy"), Reserve(),
         Connect("somebody"),
     ]  # fmt: skip
     end, begins = End(B), rng.random() < 0.5
@@ -272,9 +272,9 @@ VICTIM = Punch("11.0.9.9", 40_000)
 
 async def test_a_third_partys_place_is_not_dialled(networks: Networks) -> None:
     async with circuit(networks) as (a, b, _):
-        assert await asked(a, b, VICTIM) == PunchRefused("unmapped")
+        assert await asked(a, b, VICTIM) == Status("unmapped")
         b.seen_at([], [OWN])
-        assert await asked(a, b, VICTIM) == PunchRefused("elsewhere")
+        assert await asked(a, b, VICTIM) == Status("elsewhere")
         assert b.punching.refused["missed"] == 0
         assert not a.working()[b.peer_id].punched
 
@@ -290,7 +290,7 @@ async def test_one_who_is_being_dialled_is_not_punched(networks: Networks) -> No
     async with circuit(networks) as (a, b, _):
         b.seen_at([], [OWN])
         async with b.dialling(a.peer_id):
-            assert await asked(a, b, VICTIM) == PunchRefused("busy")
+            assert await asked(a, b, VICTIM) == Status("busy")
         assert b.punching.refused["busy"] == 1
 
 

@@ -134,7 +134,7 @@ class Crowded(World):
         members = matching_members(
             roster,
             who,
-            knows.measuring,
+            knows.measuring.believed,
             knows.membership.unproven(),
             certified=self.waypoint,
         )

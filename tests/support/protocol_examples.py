@@ -17,7 +17,7 @@ from protocol.ids import PeerId, SwarmId
 from protocol.manifest import Manifest, StageCost
 from protocol.matching.bodies import Posting
 from protocol.membership.advert import ADVERT, ADVERTS, Advert
-from protocol.membership.record import Record, seal
+from protocol.membership.records import Record, seal
 from protocol.wire import messages as m
 from protocol.wire.canonical import Canonical
 from protocol.wire.envelope import Signer

@@ -228,7 +228,7 @@ class TestSwarm:
         )
         engine.commits, engine.given_up, engine.served = [], {}, []
         if ahead_s is not None:
-            engine.own_clock = engine.handshake.clock = partial(_virtual_clock, ahead_s)
+            engine.wall = engine.handshake.clock = partial(_virtual_clock, ahead_s)
         workers: list[LocalWorker] = []
         if starts:
             shutil.copytree(self.starts.folder, disk.parent / HomeEntry.TEXTS)

@@ -15,10 +15,10 @@ from protocol.ids import PeerId
 from protocol.membership.view import RecordChanged
 from protocol.pipeline.effects import Committed
 from protocol.view import SwarmView
-from protocol.waypoints.chain import Waypoint
+from protocol.waypoints.chain import Waypoint, encode_chain, parse_chain
 from protocol.waypoints.machine import WaypointEffect, Waypoints
 from protocol.waypoints.part import PART, encode_part
-from protocol.wire.messages import ChainLink
+from protocol.wire.messages import WaypointChain
 
 
 class WaypointDriver:
@@ -53,12 +53,18 @@ class WaypointDriver:
             self._ports.warn(f"the chain of waypoints cannot be used, going on without it: {error}")
 
     def link_up(self, peer: PeerId) -> None:
-        self._perform(self.machine.link_up(peer))
+        """Show a new link our chain."""
+        if chain := self.machine.chain:
+            self._ports.send(peer, WaypointChain(), encode_chain(chain))
 
-    def link(self, peer: PeerId, message: ChainLink) -> None:
-        """Take a link of a peer's chain. Raises RemoteProtocolError: it does not follow from the
-        one before."""
-        self._perform(self.machine.link(peer, message, self._ports.now()))
+    def shown(self, peer: PeerId, message: WaypointChain, payload: bytes) -> None:
+        """Take the chain that a peer shows.
+
+        Raises:
+            RemoteProtocolError: it is malformed, or does not lead from the manifest to a version.
+        """
+        chain = parse_chain(payload)
+        self._perform(self.machine.shown(peer, chain, self._ports.now()))
 
     def record(self, record: RecordChanged) -> None:
         """Handle a member's record of what it has signed, or its expiry. Raises

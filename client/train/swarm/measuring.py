@@ -9,8 +9,9 @@ from collections import OrderedDict
 from typing import Final
 
 from client.train.machine.line_meter import MIN_PAYLOAD_BYTES, LineMeter
+from client.train.swarm.views import claimed
 from protocol.effects import Explain, Publish
-from protocol.ids import PeerId, Stage, short
+from protocol.ids import PeerId, short
 from protocol.limits import MAX_ADVERT_TTL_S
 from protocol.manifest import Manifest
 from protocol.membership.measured import (
@@ -23,11 +24,11 @@ from protocol.membership.measured import (
     StageRate,
 )
 from protocol.membership.membership import Membership
-from protocol.membership.view import Member, MembershipEffect, RecordChanged, ViewChanged
+from protocol.membership.view import MembershipEffect, RecordChanged, ViewChanged
 from protocol.pace import ASIDE_S, RENEWALS
 from protocol.pipeline.effects import Committed
-from protocol.reputation.belief import Belief, two_digits
-from protocol.reputation.beliefs import Beliefs, Subject
+from protocol.reputation.belief import two_digits
+from protocol.reputation.beliefs import Beliefs
 from protocol.reputation.service import ServiceMeter
 from protocol.transfer.fetch import WINDOW
 from protocol.wire.messages import (
@@ -65,6 +66,8 @@ class Measuring:
         self.service = ServiceMeter(own, manifest.microbatches_per_step)
         self.incoming, self.outgoing = LineMeter(), LineMeter()
         self._beliefs = Beliefs(manifest.stages)
+        self.believed = self._beliefs.of
+        """Returns a member with the speed that is believed of it."""
         self._pending: OrderedDict[PendingKey, int] = OrderedDict()
         """Large payloads on their way: (peer, microbatch, attempt) -> bytes."""
         self._sampled = self._revised = self._published = float("-inf")
@@ -118,14 +121,9 @@ class Measuring:
 
     def record(self, record: RecordChanged) -> None:
         """Handle a member's measurements (our own count alike), or their expiry."""
-        if record.said is None:
-            self._beliefs.forget(record.signer)
-        else:
-            self._beliefs.report(record.signer, record.said)
-
-    def believed(self, member: Member) -> Belief:
-        """Return what is believed of a member's capacity."""
-        return self._beliefs.of(subject_of(member))
+        self._beliefs.reports.pop(record.signer, None)
+        if record.said is not None:
+            self._beliefs.reports[record.signer] = record.said
 
     def tick(self, seats: list[SeatStatus], now: float) -> list[MembershipEffect]:
         """Sample our seats, publish measurements and revise beliefs, as far as each is due.
@@ -150,13 +148,13 @@ class Measuring:
         return [Publish(MEASURED, found)]
 
     def _revise(self) -> list[MembershipEffect]:
-        roster = self._membership.roster
-        revised = self._beliefs.revise(map(subject_of, roster.members()))
+        claims = {one.peer: claimed(one) for one in self._membership.roster.members()}
+        revised = self._beliefs.revise(claims.values())
         effects: list[MembershipEffect] = []
-        for peer, belief in revised.items():
-            if belief.overstated >= FAR:
-                words = f"{short(peer)} does 1/{belief.overstated:.1f} of what it claims"
-                effects.append(Explain("membership", words, members=(peer,)))
+        for one in revised:
+            if one.flops > 0 and (times := claims[one.peer].flops / one.flops) >= FAR:
+                words = f"{short(one.peer)} does 1/{times:.1f} of what it claims"
+                effects.append(Explain("membership", words, members=(one.peer,)))
         if revised:
             effects.append(ViewChanged(None))
         return effects
@@ -173,19 +171,7 @@ class Measuring:
             if peer != self._own
         ]
         partners.sort(key=lambda one: (sum(r.seconds for r in one.rates), one.peer), reverse=True)
-        return Measurements(tuple(sorted(partners[:MAX_PARTNERS], key=lambda p: p.peer)))
-
-
-def subject_of(member: Member) -> Subject:
-    """Return a member's claims and the stages it serves."""
-    advert = member.advert
-    claim = Belief(
-        advert.flops,
-        advert.upload_bytes_per_s,
-        advert.download_bytes_per_s,
-    )
-    serving = frozenset(Stage(s.stage) for s in member.seats if s.state == "serving")
-    return Subject(member.peer, claim, serving)
+        return Measurements(tuple(partners[:MAX_PARTNERS]))
 
 
 def _said(rate: float, seconds: float) -> tuple[int, int]:

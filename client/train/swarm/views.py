@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 
-from client.train.swarm.measuring import Measuring
 from protocol.address import parse_address
 from protocol.ids import PeerId, Stage
 from protocol.matching.member import Member
@@ -96,7 +96,7 @@ def era_followed(lineage: Lineage | None, roster: Roster, own: PeerId) -> int:
 def matching_members(
     roster: Roster,
     own: PeerId,
-    measuring: Measuring,
+    believed: Callable[[Member], Member],
     unproven: Collection[PeerId] = (),
     path_of: Callable[[PeerId], Sequence[PeerId]] = lambda _peer: (),
     certified: Collection[PeerId] = (),
@@ -107,15 +107,15 @@ def matching_members(
     A peer that we banned or cannot link with is left out, even if others relay its adverts.
 
     Args:
+        believed: returns a member with the speed that is believed of it.
         unproven: members without a vote, because we have never worked with them.
         path_of: the members below the founder on a member's chain of vouches; empty: not known.
         certified: members that the newest waypoint names.
     """
     live = live_members(roster, own)
     return [
-        _member(
-            member,
-            measuring,
+        replace(
+            believed(claimed(member)),
             may_decide=member.peer not in unproven,
             certified=member.peer in certified,
             marks=_marks(member, path_of(member.peer)),
@@ -138,32 +138,22 @@ def _mark_of(address: str) -> str | None:
         return None
 
 
-def _member(
-    member: LiveMember,
-    measuring: Measuring,
-    *,
-    may_decide: bool,
-    certified: bool,
-    marks: frozenset[str],
-) -> Member:
-    advert, belief = member.advert, measuring.believed(member)
+def claimed(member: LiveMember) -> Member:
+    """Return a member as it describes itself."""
+    advert = member.advert
     return Member(
         peer=member.peer,
         joined_at=float(advert.joined),
-        flops=belief.flops,
-        uplink_bytes_per_s=belief.uplink_bytes_per_s,
-        downlink_bytes_per_s=belief.downlink_bytes_per_s,
+        flops=advert.flops,
+        uplink_bytes_per_s=advert.upload_bytes_per_s,
+        downlink_bytes_per_s=advert.download_bytes_per_s,
         memory_bytes=float(advert.memory_bytes),
         held=frozenset(Stage(seat.stage) for seat in member.seats),
-        measured_s=belief.measured_s,
         ineligible=frozenset(map(Stage, advert.unable)),
         seats=advert.seats,
         home=_stage_of_seat(member, 0),
         second=_stage_of_seat(member, 1),
         fetching=frozenset(Stage(s.stage) for s in member.seats if s.state == "fetching"),
-        may_decide=may_decide,
-        certified=certified,
-        marks=marks,
     )
 
 

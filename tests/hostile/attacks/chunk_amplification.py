@@ -7,7 +7,7 @@ from client.net.yamux import YamuxStream
 from client.train.transfer.state_size import data_bytes
 from protocol.limits import CHUNK_BYTES
 from protocol.manifest import Manifest
-from protocol.membership.record import parse_record
+from protocol.membership.records import parse_record
 from protocol.recovery.stored import STORED, Copy, Stored
 from protocol.wire.messages import ChunkRequest, RecordDigest, Records
 from tests.hostile.attack import Attack

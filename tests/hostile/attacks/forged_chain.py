@@ -17,9 +17,10 @@ import msgspec
 import trio
 
 from protocol.ids import PeerId
+from protocol.waypoints.chain import encode_chain, parse_chain
 from protocol.waypoints.part import PART, Part, encode_part, parse_part
 from protocol.wire.envelope import Signer
-from protocol.wire.messages import ChainLink
+from protocol.wire.messages import WaypointChain
 from protocol.wire.parts import CertifiedPart, WaypointLink
 from tests.hostile.attack import Attack, Bounds
 from tests.hostile.stranger import Stranger
@@ -104,16 +105,11 @@ async def attack(stranger: Stranger) -> None:
 
 async def _chain_of(stranger: Stranger) -> list[WaypointLink]:
     """Return the chain that the first honest peer has shown us."""
-    chain = dict[int, WaypointLink]()
-    first: PeerId | None = None
     with trio.move_on_after(2.0):
         async for heard in stranger.heard:
-            if isinstance(heard.message, ChainLink) and first in (None, heard.peer):
-                first = heard.peer
-                chain[heard.message.index] = heard.message.link
-    if not chain:
-        raise AssertionError("the honest ones have no chain of waypoints yet")
-    return [chain[index] for index in sorted(chain)]
+            if isinstance(heard.message, WaypointChain):
+                return list(parse_chain(heard.payload))
+    raise AssertionError("the honest ones have no chain of waypoints yet")
 
 
 async def _show_everybody(identity: Stranger, chain: Links, again_at: float) -> None:
@@ -130,8 +126,7 @@ async def _show_everybody(identity: Stranger, chain: Links, again_at: float) -> 
 async def _show(identity: Stranger, peer: PeerId, chain: Links, again_at: float) -> None:
     for at in (trio.current_time(), again_at, again_at):
         await trio.sleep_until(at)
-        for index, link in enumerate(chain):
-            await identity.say(peer, ChainLink(index, link))
+        await identity.say(peer, WaypointChain(), encode_chain(tuple(chain)))
 
 
 ATTACK = Attack(

@@ -40,17 +40,11 @@ def test_names_of_people_may_be_shown(name: str) -> None:
         "An\u00adna",
         "anna\u202etxt",  # reading order
         "An\u2028na",
-        "Anna\ufe0f",
-        "A\u034fnna",
-        "\u2800",
-        "A\U000e0100",
         "\ud800",
         "\ue000",
         "\u0378",  # nobody's yet
         "e\u0301",  # not composed
         "\uff21nna",  # full width
-        "\u0301nna",
-        "Z" + "\u0335\u0336\u0337",
         "Bob (4AphPb)",
         "x" * (MAX_NICKNAME_CHARS + 1),
         "🐢" * (MAX_NICKNAME_BYTES // 4 + 1),

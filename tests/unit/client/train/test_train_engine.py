@@ -138,7 +138,7 @@ async def engine(swarm: TestSwarm) -> Engine:
 LETTER = Letter(Withdraw(0, Mandate(1, 1), 1, "no answer"))
 COMES = ["expulsions.link_up", "amending.link_up", "waypoints.link_up", "held_stages.linked"]
 COMES += ["membership.link_up"]
-GOES = ["waypoints.machine.link_down", "downloads.lost"]
+GOES = ["downloads.lost"]
 GOES += ["reach.gone", "membership.link_down", "measuring.gone", "chunks.gone"]
 
 
@@ -165,8 +165,7 @@ async def test_the_end_of_a_strangers_link_is_no_members(engine: Engine) -> None
     engine._peer_down(PeerId("stranger"), "gone", by_peer=False)
     gone = calls(told)
     assert "reach_gone" in gone
-    for method in ("membership_link_down", "waypoints_machine_link_down"):
-        assert method not in gone
+    assert "membership_link_down" not in gone
 
 
 async def test_what_is_due_is_done_by_every_part(
@@ -230,12 +229,10 @@ async def test_the_matchings_decisions_are_carried_out_and_told(engine: Engine) 
     held = Mock()
     held.seats.return_value = []
     engine.held_stages = held
-    told = watched(engine, "_clock.settle")
     engine.matched([Assign(Stage(1), "it lacks replicas"), Unassign(Stage(0), "it has many")])
     held.assign.assert_called_once_with(1)
     held.drain.assert_called_once_with(0)
     engine.serving(1)
-    assert calls(told) == {"clock_settle": [()]}
     events, _ = engine.event_sink.log.since(0)
     changes = [(e.data["stage"], e.data["state"]) for e in events if e.kind == "StageAssigned"]
     assert changes == [(1, "held"), (0, "left"), (1, "serving")]

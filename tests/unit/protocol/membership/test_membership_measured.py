@@ -17,7 +17,6 @@ from protocol.membership.measured import (
     Measurements,
     Partner,
     StageRate,
-    check_measurements,
 )
 from protocol.membership.rules import ttl_s
 from protocol.membership.view import RecordChanged
@@ -32,10 +31,6 @@ def raw(*rates: object, subject: object = peer(2)) -> bytes:
     return msgspec.msgpack.encode([[[subject, list(rates)]]])
 
 
-def parse(body: bytes) -> None:
-    check_measurements(MEASUREMENTS.parse(body), peer(1), STAGES)
-
-
 def test_the_longest_record_fits_and_round_trips() -> None:
     rates = tuple(StageRate(250 + n, 10**12, 3600) for n in range(MAX_RATES))
     names = sorted(peer(n) for n in range(2, 2 + MAX_PARTNERS))
@@ -43,7 +38,6 @@ def test_the_longest_record_fits_and_round_trips() -> None:
     body = MEASUREMENTS.encode(full)
     assert len(body) <= MAX_MEASURED_BYTES
     assert MEASUREMENTS.parse(body) == full
-    check_measurements(full, peer(1), 256)
 
 
 @pytest.mark.parametrize(
@@ -54,12 +48,8 @@ def test_the_longest_record_fits_and_round_trips() -> None:
         raw([1, -1, 300]),
         raw([1, 10**12 + 1, 300]),
         raw([1, 10, 3601]),
-        raw([STAGES, 10, 10]),
-        raw([1, 10, 10], [1, 20, 10]),
-        raw([2, 10, 10], [1, 10, 10]),
-        raw([1, 10, 10], subject=peer(1)),  # about its own author
-        raw([1, 10, 10], subject="nobody"),
-        msgspec.msgpack.encode([[[peer(2)], [peer(2)]]]),
+        raw([256, 10, 10]),
+        raw([1, 10, 10], subject=""),
         msgspec.msgpack.encode([[[peer(n)] for n in range(2, 3 + MAX_PARTNERS)]]),
         MEASUREMENTS.encode(GOOD) + b"\x00",
         b"",
@@ -68,7 +58,7 @@ def test_the_longest_record_fits_and_round_trips() -> None:
 )
 def test_absurd_bodies_are_refused(body: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
-        parse(body)
+        MEASUREMENTS.parse(body)
 
 
 @pytest.fixture

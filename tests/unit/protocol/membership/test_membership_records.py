@@ -14,8 +14,7 @@ from protocol.matching import bodies
 from protocol.membership.advert import ADVERTS, Advert
 from protocol.membership.losses import LOSSES, LossSaid
 from protocol.membership.membership import Membership
-from protocol.membership.record import Record, parse_record, seal
-from protocol.membership.records import Kind, RecordStore, Slot
+from protocol.membership.records import Kind, Record, RecordStore, Slot, parse_record, seal
 from protocol.membership.rules import record_kinds
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import Records

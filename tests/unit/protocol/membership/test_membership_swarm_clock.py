@@ -4,7 +4,6 @@ import pytest
 
 from protocol.limits import MAX_CLOCK_OFFSET_S
 from protocol.membership.swarm_clock import SwarmClock
-from protocol.pace import HEARD_S
 from tests.support.protocol_examples import peer
 
 NOON, NOW = 1.8e9, 50.0
@@ -30,7 +29,7 @@ def clock(*others_ahead_s: float, counts: int = 99) -> SwarmClock:
         ([600.0, 1.0, 0.0], ""),
         ([], ""),
         ([MAX_CLOCK_OFFSET_S - 1], ""),
-        ([MAX_CLOCK_OFFSET_S + 1], "clock is 46 s behind"),
+        ([MAX_CLOCK_OFFSET_S + 1.4], "clock is 24 s behind"),
     ],
 )
 def test_a_clock_that_is_off_from_the_median_is_refused(
@@ -41,31 +40,10 @@ def test_a_clock_that_is_off_from_the_median_is_refused(
     assert bool(said) == bool(words)
 
 
-@pytest.mark.parametrize(
-    ("others_ahead_s", "goes_by"),
-    [
-        ([-30.0], -30.0),
-        ([-30.0, 10.0, 20.0], 10.0),
-        ([-30.0, 20.0], 20.0),
-        ([-HEARD_S], 0.0),  # the way of the message
-        ([-600.0], 0.0),  # whoever lies by more than that does not lead us away
-        ([], 0.0),
-    ],
-)
-def test_below_the_limit_the_median_is_followed(
-    others_ahead_s: list[float], goes_by: float
-) -> None:
-    made = clock(*others_ahead_s)
-    made.compare(NOON, NOW)
-    assert made.unix_s(NOON, NOW) == NOON + goes_by
-    assert made.unix_s(NOON + 7, NOW + 7) == NOON + 7 + goes_by
-
-
 def test_a_clock_that_is_set_right_is_taken_at_once() -> None:
     made = clock(-600.0)
     assert made.compare(NOON, NOW)
     assert not made.compare(NOON - 600 + 9, NOW + 9)
-    assert made.unix_s(NOON - 600 + 9, NOW + 9) == NOON - 600 + 9
 
 
 def test_what_does_not_count_or_has_gone_says_nothing() -> None:
@@ -88,13 +66,3 @@ def test_of_two_greetings_the_least_delayed_counts() -> None:
     made.heard(peer(0), NOON, NOW + 500)
     made.heard(peer(0), NOON + 600, NOW + 600)
     assert not made.compare(NOON + 600, NOW + 600)
-
-
-def test_who_trains_is_not_stopped_and_keeps_its_time() -> None:
-    made = clock(-30.0)
-    made.compare(NOON, NOW)
-    made.settle()
-    made.gone(peer(0))
-    made.heard(peer(1), NOON + 600, NOW)
-    assert not made.compare(NOON, NOW)
-    assert made.unix_s(NOON + 1000, NOW + 1) == NOON - 29.0, "whatever is done to our own clock"

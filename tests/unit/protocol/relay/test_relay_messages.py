@@ -13,7 +13,6 @@ from protocol.relay.messages import (
     DialBack,
     Moving,
     Punch,
-    PunchRefused,
     RelayMessage,
     Reserve,
     Status,
@@ -39,7 +38,7 @@ FILLER = bytes(PROBE_FILLER_BYTES)
         DialBack(4001, FILLER),
         Moving(),
         Punch("203.0.113.9", 40_000),
-        PunchRefused("busy"),
+        Status("busy"),
     ],
 )
 def test_messages_survive(message: RelayMessage) -> None:
@@ -59,7 +58,6 @@ def test_messages_survive(message: RelayMessage) -> None:
         msgspec.msgpack.encode(["DialBack", 4001, FILLER[1:]]),  # cheaper than what it asks for
         msgspec.msgpack.encode(["Punch", "203.0.113.9", 22]),  # a service of the system
         msgspec.msgpack.encode(["Punch", "x" * 46, 40_000]),
-        msgspec.msgpack.encode(["PunchRefused", "why not"]),
         msgspec.msgpack.encode(["Hello", 1]),
         b"\x91" * 1000,
     ],

@@ -6,25 +6,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.ids import Stage, rank
+from protocol.ids import PeerId, Stage, rank
+from protocol.matching.member import Member
 from protocol.membership.measured import Measurements, Partner, StageRate
-from protocol.reputation.belief import Belief, believe, two_digits, weigh
-from protocol.reputation.beliefs import MAX_REPORTERS, Beliefs, Subject
+from protocol.reputation.belief import believe, two_digits, weigh
+from protocol.reputation.beliefs import MAX_REPORTERS, Beliefs
 from tests.support.protocol_examples import manifest, peer
 
 COSTS = manifest(stages=4).stages
 HERE = frozenset({Stage(1)})
 F = COSTS[1].flops
-CLAIM = Belief(flops=2 * F, uplink_bytes_per_s=1e7, downlink_bytes_per_s=1e7)
-"""Two microbatches per second."""
+CLAIM = Member(peer(1), 0.0, 2 * F, 1e7, 1e7, 1e12, HERE)
+"""Of two microbatches per second."""
 
 
 def report(rate: float, seconds: int = 300, stage: int = 1, by: int = 9) -> Partner:
     return Partner(peer(by), (StageRate(stage, round(1e6 * rate), seconds),))
 
 
-def belief_of(*reports: Partner, claim: Belief = CLAIM, serving: frozenset[Stage] = HERE) -> Belief:
-    return believe(claim, serving, reports, COSTS)
+def belief_of(*reports: Partner, claim: Member = CLAIM, serving: frozenset[Stage] = HERE) -> Member:
+    return believe(replace(claim, held=serving), reports, COSTS)
+
+
+def claims(*numbers: int) -> list[Member]:
+    return [replace(CLAIM, peer=peer(number)) for number in numbers]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +62,7 @@ def test_two_digits_is_near_and_stays(value: int) -> None:
 def test_a_claim_stands_while_partners_measure_about_as_much() -> None:
     belief = belief_of(report(1.8), report(2.1))
     assert belief.flops == CLAIM.flops
-    assert (belief.measured_s, belief.overstated) == (300.0, 1.0)
+    assert belief.measured_s == 300.0
 
 
 @pytest.mark.parametrize(("seconds", "corrected"), [(60, False), (119, False), (120, True)])
@@ -66,7 +71,6 @@ def test_a_claim_far_above_the_measurement_is_lowered_after_two_minutes(
 ) -> None:
     belief = belief_of(report(0.4, seconds), report(0.41, seconds))
     assert (belief.flops == pytest.approx(0.4 * F, rel=0.05)) is corrected
-    assert (belief.overstated == pytest.approx(5, rel=0.06)) is corrected
     assert belief.measured_s < 300, "still capped by the matching"
 
 
@@ -98,49 +102,58 @@ def test_a_slow_line_does_not_make_a_slow_processor() -> None:
 def test_reports_count_only_from_where_they_can_be_made() -> None:
     beliefs = Beliefs(COSTS)
     liar, far, near = peer(1), peer(2), peer(3)
-    claims = {
-        p: Subject(p, CLAIM, frozenset({Stage(s)})) for p, s in ((liar, 0), (far, 3), (near, 1))
-    }
+    held = {liar: 0, far: 3, near: 1}
+    members = [replace(CLAIM, peer=p, held=frozenset({Stage(s)})) for p, s in held.items()]
     slander = Partner(liar, (StageRate(0, 1, 3600),))
     for reporter in (far, near, peer(4)):  # the last one is no member at all
-        beliefs.report(reporter, Measurements((slander,)))
-    assert beliefs.revise(claims.values()) == {}
+        beliefs.reports[reporter] = Measurements((slander,))
+    assert beliefs.revise(members) == []
+
+
+def test_what_makes_no_sense_in_a_report_counts_nothing() -> None:
+    beliefs = Beliefs(COSTS)
+    twice = StageRate(1, 1, 3600)
+    last = replace(CLAIM, peer=peer(2), held=frozenset({Stage(3)}))
+    beliefs.reports[peer(3)] = Measurements((Partner(peer(1), (twice, twice)),))
+    beliefs.reports[peer(2)] = Measurements((Partner(peer(1), (StageRate(4, 1, 3600),)),))
+    beliefs.reports[peer(4)] = Measurements((Partner(PeerId("nobody"), (twice,)),))
+    assert beliefs.revise([*claims(1, 3, 4), last]) == []
 
 
 def test_a_crowd_of_reporters_counts_no_more_than_its_bound() -> None:
     beliefs = Beliefs(COSTS)
-    about, *reporters = [Subject(peer(n), CLAIM, HERE) for n in range(1, 60)]
+    about, *reporters = claims(*range(1, 60))
     counted = sorted(reporters, key=lambda one: rank("reporter", about.peer, one.peer))
     for number, reporter in enumerate(counted):
         rate = 400_000 if number < MAX_REPORTERS else 4_000_000
         found = Measurements((Partner(about.peer, (StageRate(1, rate, 600),)),))
-        beliefs.report(reporter.peer, found)
-    (revised,) = beliefs.revise([about, *reporters]).values()
+        beliefs.reports[reporter.peer] = found
+    (revised,) = beliefs.revise([about, *reporters])
     assert revised.flops == pytest.approx(0.4 * F)
 
 
 def test_the_newest_report_counts_and_nobodys_word_about_itself() -> None:
     beliefs = Beliefs(COSTS)
-    subjects = [Subject(peer(n), CLAIM, HERE) for n in (1, 2, 3)]
+    members = claims(1, 2, 3)
     slander = Measurements((report(0.4, by=1),))
     for reporter in (1, 2):
-        beliefs.report(peer(reporter), slander)
-    assert beliefs.revise(subjects) == {}, "of two words one was its own"
-    beliefs.report(peer(3), slander)
-    beliefs.report(peer(2), Measurements(()))
-    assert beliefs.revise(subjects) == {}
+        beliefs.reports[peer(reporter)] = slander
+    assert beliefs.revise(members) == [], "of two words one was its own"
+    beliefs.reports[peer(3)] = slander
+    beliefs.reports[peer(2)] = Measurements(())
+    assert beliefs.revise(members) == []
 
 
 def test_an_expired_report_is_forgotten_and_a_claim_corrected_stays_so() -> None:
     beliefs = Beliefs(COSTS)
-    subjects = [Subject(peer(n), CLAIM, HERE) for n in (1, 2, 3)]
-    for reporter in subjects[1:]:
-        beliefs.report(reporter.peer, Measurements((report(0.4, by=1),)))
-    (revised,) = beliefs.revise(subjects).values()
-    assert revised.overstated > 4
-    bolder = Subject(peer(1), Belief(99 * F, 1e7, 1e7), HERE)
+    members = claims(1, 2, 3)
+    for reporter in members[1:]:
+        beliefs.reports[reporter.peer] = Measurements((report(0.4, by=1),))
+    (revised,) = beliefs.revise(members)
+    assert CLAIM.flops / revised.flops > 4
+    bolder = replace(CLAIM, flops=99 * F)
     assert beliefs.of(bolder).flops < F, "a new claim does not undo a correction"
-    beliefs.forget(peer(2))
-    (revised,) = beliefs.revise(subjects).values()
+    del beliefs.reports[peer(2)]
+    (revised,) = beliefs.revise(members)
     assert revised.flops == CLAIM.flops
-    assert beliefs.revise(subjects) == {}
+    assert beliefs.revise(members) == []

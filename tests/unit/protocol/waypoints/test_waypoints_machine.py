@@ -12,7 +12,7 @@ from protocol.effects import Publish
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.limits import MAX_CERTIFIED_STAGES
-from protocol.waypoints.chain import MAX_LINKS, beginning, check_link
+from protocol.waypoints.chain import MAX_LINKS, beginning, check_link, encode_chain, parse_chain
 from protocol.waypoints.machine import WaypointEffect, Waypoints
 from protocol.waypoints.part import (
     PART,
@@ -25,9 +25,7 @@ from protocol.waypoints.part import (
     seat_limit,
 )
 from protocol.wire.fields import ERA_BITS
-from protocol.wire.messages import ChainLink
 from protocol.wire.parts import CertifiedPart, WaypointLink
-from tests.support.effects import sent
 from tests.support.protocol_examples import OTHER_SWARM, SWARM, peer, signer
 
 EVERY, STEPS = 20, 1000
@@ -107,14 +105,7 @@ class WaypointWorld:
 
     def shown(self, to: Waypoints, chain: Iterable[WaypointLink], by: int = 2) -> None:
         """A peer shows its chain over a new link."""
-        who = signer(by).peer
-        to.link_up(who)
-        for index, link in enumerate(chain):
-            to.link(who, ChainLink(index, link), NOW)
-
-
-def links_of(effects: Iterable[WaypointEffect]) -> list[WaypointLink]:
-    return [message.link for _, message in sent(effects, ChainLink)]
+        to.shown(signer(by).peer, tuple(chain), NOW)
 
 
 def two_by_two() -> WaypointWorld:
@@ -127,7 +118,7 @@ def newcomer(world: WaypointWorld) -> WaypointWorld:
 
 
 def chain_of(world: WaypointWorld, number: int = 2) -> list[WaypointLink]:
-    return links_of(world.machines[number].link_up(peer(9)))
+    return list(world.machines[number].chain)
 
 
 def test_a_record_names_every_stage_once_in_order() -> None:
@@ -286,9 +277,7 @@ class TestLies:
             world.close(EVERY)
             world.close(2 * EVERY, run=run)
         machine = worlds[0].machines[1]
-        machine.link_up(peer(9))
-        for index, link in enumerate(worlds[1].machines[1].chain):
-            assert machine.link(peer(9), ChainLink(index, link), NOW) == []
+        assert machine.shown(peer(9), worlds[1].machines[1].chain, NOW) == []
         assert machine.newest is not None
         assert machine.newest.hashes[0] == state(0, 2 * EVERY), "the first one stays"
 
@@ -326,16 +315,14 @@ class TestShowing:
         monkeypatch.setattr("protocol.waypoints.machine.check_link", pytest.fail)
         world.shown(world.machines[1], chain_of(world, 1))
 
-    def test_what_a_link_has_shown_ends_with_it(self) -> None:
+    def test_a_chain_travels_whole_and_within_its_bound(self) -> None:
         world = two_by_two()
         world.close(EVERY)
-        world.close(2 * EVERY)
-        fresh, (one, two) = world.made(9), chain_of(world)
-        fresh.link(peer(2), ChainLink(0, one), NOW)
-        fresh.link_down(peer(2))
-        assert fresh.link(peer(2), ChainLink(1, two), NOW) == []
-        assert fresh.newest is not None
-        assert fresh.newest.version == EVERY
+        (link,) = chain_of(world)
+        assert parse_chain(encode_chain((link,))) == (link,)
+        for bad in (encode_chain((link,) * (MAX_LINKS + 1)), b"", b"\x91" * 5000):
+            with pytest.raises(RemoteProtocolError, match="chain-malformed"):
+                parse_chain(bad)
 
     def test_replayed_links_are_verified_a_few_times_only(self) -> None:
         world = two_by_two()
@@ -343,14 +330,10 @@ class TestShowing:
         link = chain_of(world)[0]
         other = replace(link, parts=link.parts[::-1])
         fresh = world.made(9)
-        fresh.link_up(peer(2))
         refused = 0
-        for number in range(3 * MAX_LINKS):
-            if number == MAX_LINKS // 2:
-                fresh.link_down(peer(2))  # a new link has no more
-                fresh.link_up(peer(2))
+        for _ in range(3 * MAX_LINKS):
             try:
-                assert fresh.link(peer(2), ChainLink(0, other), NOW) == []
+                assert fresh.shown(peer(2), (other,), NOW) == []
             except RemoteProtocolError:
                 refused += 1
         assert refused == MAX_LINKS

@@ -19,6 +19,7 @@ from protocol.wire.messages import (
     Message,
     Reduced,
     Segment,
+    WaypointChain,
     decode_message,
     encode_message,
 )
@@ -131,8 +132,8 @@ def test_a_header_over_the_limit_is_not_even_parsed() -> None:
     refuse(encode_message(Goodbye("")) + b"\0" * limits.MAX_HEADER_BYTES)
 
 
-def test_only_tensors_and_chunks_carry_a_payload() -> None:
+def test_only_tensors_chunks_and_chains_carry_a_payload() -> None:
     tensors = {Forward, Backward, HeldOut, Segment, Reduced, AuditReply}
     most = {kind: kind.route.payload_limit for kind in MESSAGES}
-    assert {kind for kind in most if most[kind]} == tensors | {Chunk}
-    assert most[Chunk] == limits.CHUNK_BYTES
+    assert {kind for kind in most if most[kind]} == tensors | {Chunk, WaypointChain}
+    assert most[Chunk] == most[WaypointChain] == limits.CHUNK_BYTES

@@ -47,7 +47,7 @@ def test_a_claim_of_five_times_what_others_measure_is_corrected_and_no_other() -
 
     def believed() -> dict[str, float]:
         """What the matching goes by."""
-        members = matching_members(roster, peer(0), machine)
+        members = matching_members(roster, peer(0), machine.believed)
         return {one.peer: one.flops for one in members if one.peer in claims}
 
     machine.tick([], 0.0)
@@ -61,7 +61,7 @@ def test_a_claim_of_five_times_what_others_measure_is_corrected_and_no_other() -
     assert ["1/5.0 of what it claims" in words for words in said] == [True]
     assert ViewChanged(None) in effects
     assert believed() == pytest.approx(claims | {LIAR: F}, rel=0.02)
-    population = Population(matching_members(roster, peer(0), machine), RUN.stages, 2)
+    population = Population(matching_members(roster, peer(0), machine.believed), RUN.stages, 2)
     assert min(claims, key=lambda name: population.rate(name, Stage(1))) == LIAR
     for author in others:
         machine.record(RecordChanged(MEASURED, author, None))
@@ -271,7 +271,7 @@ def test_how_far_the_others_are_and_in_which_lineage() -> None:
 
 def matched(roster: Roster, *unproven: PeerId, certified: Iterable[PeerId] = ()) -> dict[Any, Any]:
     """Return what the matching goes by, by member."""
-    how = roster, ME, Measuring(ME, manifest(), None), unproven
+    how = roster, ME, Measuring(ME, manifest(), None).believed, unproven
     return {one.peer: one for one in matching_members(*how, certified={*certified})}
 
 
