@@ -16,7 +16,6 @@ Writes only to its output folder and a temporary one; leaves no process behind, 
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -175,7 +174,7 @@ def perform(choices: Choices) -> Report:
     Raises:
         UserError: a swarm did not start, or the results cannot be written.
     """
-    from client.lab.chaos.ground import Ground
+    from client.lab.chaos.ground import chaos_ground
     from client.lab.chaos.schedule import draw_schedule
     from client.lab.local_swarm import terminate_as_interrupt
 
@@ -189,19 +188,15 @@ def perform(choices: Choices) -> Report:
     # A short path: sockets lie below it.
     with terminate_as_interrupt(), tempfile.TemporaryDirectory(prefix="vol") as name:
         folder = Path(name)
-        ground = Ground(
+        ground = chaos_ground(
             folder / "founder",
             stages=choices.stages,
             replicas=choices.volunteers // choices.stages,
             seed=choices.seed,
             averaging=choices.averaging,
         )
-        try:
-            chaotic = _one_run(choices, ground, folder / "c", schedule)
-            paired = _one_run(choices, ground, folder / "r", ())
-        finally:
-            if choices.keep_logs:
-                _keep_logs(folder, choices.out)
+        chaotic = _one_run(choices, ground, folder / "c", schedule)
+        paired = _one_run(choices, ground, folder / "r", ())
         if choices.averaging == "local" and choices.stages == 1:
             _retrace(choices, ground, chaotic, paired)
     return _write(choices, schedule, chaotic, paired, ground.manifest.microbatches_per_step)
@@ -215,7 +210,8 @@ def _one_run(choices: Choices, ground: Ground, folder: Path, schedule: Sequence[
         ground,
         folder,
         schedule,
-        volunteers=choices.volunteers,
+        logs=choices.out / "logs" / name if choices.keep_logs else folder / "logs",
+        names=[f"v{number}" for number in range(1, choices.volunteers + 1)],
         flags=("--compute-share", str(choices.share)),
         say=_teller(choices, name),
     )
@@ -246,13 +242,6 @@ def _retrace(choices: Choices, ground: Ground, *runs: Seen) -> None:
     rounds = [Rounds(ground.manifest, ground.data, shared) for shared in shares]
     for seen, losses in zip(runs, retrace(rounds), strict=True):
         seen.retraced = losses
-
-
-def _keep_logs(folder: Path, out: Path) -> None:
-    for run, name in (("c", "chaos"), ("r", "paired")):
-        if (folder / run / "logs").is_dir():
-            target = out / "logs" / name
-            shutil.copytree(folder / run / "logs", target, dirs_exist_ok=True)
 
 
 def _write(

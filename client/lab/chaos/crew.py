@@ -61,6 +61,11 @@ class Volunteer:
         return next((seat.stage for seat in seats if seat.state == "serving"), None)
 
     @property
+    def step(self) -> int | None:
+        """The step at which it is, as last seen."""
+        return self.last.step if self.last else None
+
+    @property
     def failpoint(self) -> Path:
         """The file that arms it."""
         return self.home / "failpoint"
@@ -80,15 +85,16 @@ class Crew:
     """A context manager; see the module's docstring.
 
     Args:
-        folder: homes and logs; short, for sockets lie below it.
+        folder: for homes; short, for sockets lie below it.
+        logs: the folder for logs.
         flags: further flags of every volunteer.
     """
 
-    def __init__(self, folder: Path, flags: Sequence[str]) -> None:
+    def __init__(self, folder: Path, logs: Path, flags: Sequence[str]) -> None:
         self.folder, self._flags = folder, (*FLAGS, *flags)
         self.swarm_file = folder / "x.swarm"
-        # Their results are not needed: no orderly end.
-        self.swarm = LocalSwarm(self.swarm_file, folder, folder / "logs", orderly=False)
+        # Whoever needs their results stops them in order before.
+        self.swarm = LocalSwarm(self.swarm_file, folder, logs, orderly=False)
         self.volunteers: dict[str, Volunteer] = {}
         self._reached: dict[str, FailpointLog] = {}
 

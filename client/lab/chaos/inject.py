@@ -57,7 +57,11 @@ class _Open:
 
 
 class Injector:
-    """Call ``tick`` as often as possible; see the module's docstring."""
+    """Call ``tick`` as often as possible; see the module's docstring.
+
+    Args:
+        restarts: whether killed volunteers are started again.
+    """
 
     def __init__(
         self,
@@ -66,8 +70,11 @@ class Injector:
         schedule: Sequence[Planned],
         stages: int,
         say: Callable[[str], None],
+        *,
+        restarts: bool = True,
     ) -> None:
         self._crew, self._wires, self._stages, self._say = crew, wires, stages, say
+        self._restarts = restarts
         self._queue = deque(schedule)
         self._open: _Open | None = None
         self.injected: list[Injected] = []
@@ -114,7 +121,7 @@ class Injector:
         injected = Injected(planned, stage, names, now)
         self.injected.append(injected)
         self._open = _Open(injected, victims[0])
-        if planned.fault.kind == "stage":
+        if planned.fault.kind in ("kill", "stage") and planned.fault.moment == "any":
             self._kill_all(self._open, victims, now)
         elif planned.fault.kind in SHAPES:
             self._shape(self._open, now)
@@ -137,10 +144,11 @@ class Injector:
         return [v for v in self._crew.alive if v.stage == stage and not v.stopped]
 
     def _kill_all(self, opened: _Open, victims: Sequence[Volunteer], now: float) -> None:
-        opened.injected.at = now
+        opened.injected.at, opened.injected.step = now, victims[0].step
         for volunteer in victims:
             volunteer.went(self._crew.kill(volunteer))
-            opened.restarts.append((now + RESTART_S, volunteer))
+            if self._restarts:
+                opened.restarts.append((now + RESTART_S, volunteer))
         self._tell(opened.injected)
 
     def _shape(self, opened: _Open, now: float) -> None:

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from client.cli.founding.options import AveragingName
 from client.lab.chaos.catalogue import MEANINGS
-from client.lab.chaos.ledger import read_ledger
+from client.lab.chaos.ledger import Ledger, read_ledger
 from client.lab.chaos.measure import (
     FaultFigures,
     late_gaps,
@@ -95,13 +95,13 @@ def make_report(settings: Settings, seen: Seen, paired: Seen, per_step: int) -> 
     share = tokens / reference_tokens if reference_tokens else None
     missing = missing_share(seen)
     corrected = None if share is None else share / max(1e-9, 1.0 - missing)
-    problems = _problems(faults, seen.crashes, ledger.missing, compared, tokens)
+    problems = what_broke(faults, seen.crashes, ledger)
+    if not compared or not tokens:
+        problems.append("no step could be compared: the swarm did not go on")
     if settings.averaging == "local":
         problems += _late_problems(higher, spread)
     elif gap is not None and gap > TOLERANCE:
         problems.append(f"the losses differ by {gap:.1e}, more than {TOLERANCE:g}")
-    if ledger.doubled or ledger.differing:
-        problems.append("an invariant is broken: see doubled and differing")
     return Report(
         ok=not problems,
         problems=problems,
@@ -127,20 +127,15 @@ def make_report(settings: Settings, seen: Seen, paired: Seen, per_step: int) -> 
     )
 
 
-def _problems(
-    faults: Sequence[FaultFigures],
-    crashes: Sequence[str],
-    missing: Sequence[int],
-    compared: int,
-    tokens: int,
-) -> list[str]:
+def what_broke(faults: Sequence[FaultFigures], crashes: Sequence[str], ledger: Ledger) -> list[str]:
+    """Return what went wrong in a run of the real swarm, in words: nothing should."""
     problems = list(crashes)
     lost = [f"{f.fault} rolled back {f.lost_steps} steps" for f in faults if f.lost_steps]
     problems += [text for text in lost if not text.startswith("stage")]
-    if missing:
-        problems.append(f"steps {list(missing[:10])} were never seen closed")
-    if not compared or not tokens:
-        problems.append("no step could be compared: the swarm did not go on")
+    if ledger.missing:
+        problems.append(f"steps {list(ledger.missing[:10])} were never seen closed")
+    if ledger.doubled or ledger.differing:
+        problems.append("an invariant is broken: see doubled and differing")
     return problems
 
 

@@ -48,11 +48,12 @@ def demo(
         raise UserError(problem, "see volunteer demo --help", ExitCode.USAGE)
     prepare_folder(out)
 
-    from client.lab.demo.play import Play
+    from client.lab.demo.play import play
     from client.lab.demo.report import report_text
 
-    play = Play(out, steps=steps, volunteers=volunteers, stages=stages, kill=kill)
-    report = play.perform(timeout_s)
+    report = play(
+        out, steps=steps, volunteers=volunteers, stages=stages, kill=kill, timeout_s=timeout_s
+    )
     if json:
         print_json(report)
     else:

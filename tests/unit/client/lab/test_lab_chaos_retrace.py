@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from client.lab.chaos.ground import Ground
+from client.lab.chaos.ground import Ground, chaos_ground
 from client.lab.chaos.retrace import Rounds, losses
 from client.lab.reference import train_reference, training_plan
 from model_zoo.datasets.corpus import Corpus
@@ -17,7 +17,7 @@ ROUNDS = 3
 @pytest.fixture(scope="module")
 def ground(tmp_path_factory: pytest.TempPathFactory) -> Ground:
     folder = tmp_path_factory.mktemp("founder")
-    return Ground(folder, stages=1, replicas=2, seed=1, averaging="local", small=True)
+    return chaos_ground(folder, stages=1, replicas=2, seed=1, averaging="local", small=True)
 
 
 def test_rounds_are_shared_as_they_were(ground: Ground) -> None:
