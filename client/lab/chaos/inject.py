@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from client.lab.chaos.catalogue import ACTIONS, Kind, stages_of
 from client.lab.chaos.crew import Crew, Volunteer
+from client.lab.chaos.failpoints import reached
 from client.lab.chaos.relay import CLEAR, Shape
 from client.lab.chaos.schedule import Planned
 from client.lab.chaos.wires import Wires
@@ -161,7 +162,6 @@ class Injector:
 
     def _arm(self, opened: _Open, now: float) -> None:
         planned, victim = opened.injected.planned, opened.victim
-        self._crew.newly_reached(victim)  # unread notes of an earlier fault do not count
         self._crew.arm(victim, f"{planned.fault.moment} {ACTIONS[planned.fault.kind]}")
         opened.armed_until = now + ARMED_S
         if planned.fault.moment == "recovery":
@@ -197,10 +197,10 @@ class Injector:
             opened.injected.over, self._open = now, None
 
     def _await_moment(self, opened: _Open, now: float) -> None:
-        reached = self._crew.newly_reached(opened.victim)
-        if reached is not None:
+        hit = reached(opened.victim.failpoint)
+        if hit is not None:
             opened.armed_until = None
-            opened.injected.at, opened.injected.step = reached.time, reached.step
+            opened.injected.at, opened.injected.step = hit
             self._hit(opened, now)
             self._tell(opened.injected)
         elif opened.armed_until is not None and opened.armed_until <= now:
