@@ -13,7 +13,7 @@ from typing import Annotated
 
 from cyclopts import Parameter, validators
 
-from client.cli.terminal.output import print_json, printable
+from client.cli.terminal.answer import Answer, answered
 from client.errors import ExitCode, UserError, system_errors
 
 MARKER = ".volunteer-demo"
@@ -22,6 +22,7 @@ MIN_STEPS = 10
 Count = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 
 
+@answered
 def demo(
     *,
     steps: Annotated[int, Parameter(validator=validators.Number(gte=MIN_STEPS))] = 240,
@@ -30,8 +31,7 @@ def demo(
     kill: Annotated[bool, Parameter(negative="--no-kill")] = True,
     out: Path = Path("demo-out"),
     timeout_s: Annotated[float, Parameter(validator=validators.Number(gt=0))] = 330.0,
-    json: bool = False,
-) -> int:
+) -> Answer:
     """Train with four volunteers on this machine, kill one, show that nothing is lost.
 
     Args:
@@ -41,7 +41,6 @@ def demo(
         kill: Kill one volunteer on the way.
         out: Folder for the results; an earlier demo's are replaced.
         timeout_s: Give up training after so many seconds.
-        json: Print the report as JSON.
     """
     if volunteers < stages:
         problem = f"{stages} stages need at least {stages} volunteers, not {volunteers}"
@@ -54,11 +53,8 @@ def demo(
     report = play(
         out, steps=steps, volunteers=volunteers, stages=stages, kill=kill, timeout_s=timeout_s
     )
-    if json:
-        print_json(report)
-    else:
-        print(printable(report_text(report)))
-    return ExitCode.OK if report.ok else ExitCode.RUNTIME
+    code = ExitCode.OK if report.ok else ExitCode.RUNTIME
+    return Answer(report, report_text(report), code=code)
 
 
 def prepare_folder(out: Path) -> None:
