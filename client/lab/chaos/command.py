@@ -97,7 +97,7 @@ def chaos(
     usual = all_faults(QUICK if quick else USUAL)
     chosen = _possible(usual if faults is None else choose_faults(faults), stages)
     seconds, every_s = _pace(minutes, every, quick)
-    _prepare(out)
+    prepare(out)
 
     from client.lab.chaos.report import Settings, text_report
     from client.lab.chaos.schedule import draw_schedule
@@ -155,7 +155,8 @@ def _pace(minutes: float | None, every: float | None, quick: bool) -> tuple[floa
     return seconds, every_s
 
 
-def _prepare(out: Path) -> None:
+def prepare(out: Path) -> None:
+    """Make a folder for results; raises ``UserError`` if it cannot be written."""
     with system_errors(f"cannot write to {out}", "choose another --out"):
         out.mkdir(parents=True, exist_ok=True)
         probe = out / ".chaos"

@@ -89,7 +89,6 @@ def _judge(
         stages=manifest.stage_count,
         steps=manifest.steps,
         version=trained.version,
-        training_loss=progress.losses.get(manifest.steps - 1),
         held_out_loss=evaluate(model, corpus, batches=16, sequences=8, context=context),
         tokens_per_s=(last - first) / max(1e-9, last_s - first_s),
         losses=sorted(progress.losses.items()),

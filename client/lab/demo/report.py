@@ -21,8 +21,6 @@ class DemoReport(Struct, frozen=True, kw_only=True):
     steps: int
     version: int
     """Version of the model below: the number of steps it was trained for."""
-    training_loss: float | None
-    """Of the last step."""
     held_out_loss: float
     """Nats per token (byte) on text that was not trained on."""
     tokens_per_s: float
