@@ -36,7 +36,7 @@ def swarm(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalSwarm]:
 def _start(swarm: LocalSwarm, count: int = 1) -> list[Member]:
     members = [swarm.start(f"volunteer-{number}") for number in range(1, count + 1)]
     for member in members:
-        member.wait_until_it_answers(DEADLINE_S)
+        swarm.wait("an answer", member.snapshot, DEADLINE_S)
     return members
 
 
