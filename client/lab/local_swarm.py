@@ -29,7 +29,6 @@ STOP_TIMEOUT_S = 90.0
 """An orderly stop hands off and writes a checkpoint; after this it is killed."""
 DATA = "data"
 """A folder beside the swarm file with the training data, which every volunteer is given."""
-_POLL_S = 0.1
 WAIT_POLL_S = 0.2
 """A look at a volunteer costs it some 10 ms."""
 Answer = TypeVar("Answer")
@@ -56,20 +55,6 @@ class Member:
     def snapshot(self) -> Snapshot | None:
         """Return its status; None while it does not answer."""
         return self._answer(ControlClient.status)
-
-    def wait_until_it_answers(self, timeout_s: float) -> Snapshot:
-        """Return its first snapshot.
-
-        Raises:
-            UserError: it ended, or did not answer in time.
-        """
-        deadline = time.monotonic() + timeout_s
-        while self.alive and time.monotonic() < deadline:
-            now = self.snapshot()
-            if now is not None:
-                return now
-            time.sleep(_POLL_S)
-        raise UserError(f"{self.name} did not start:\n{self.log_tail()}", f"its log is {self.log}")
 
     def new_events(self) -> list[EventView]:
         """Return the events since the last call."""

@@ -24,8 +24,8 @@ from model_zoo.specs.local_rounds import OUTER, LocalRounds
 from model_zoo.specs.matrices import rows_of
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OPTIMIZERS, OptimizerSpec, learning_rate, stage_clip
-from model_zoo.specs.precision import DEFAULT, Precision, precision_on
-from model_zoo.specs.slices import StageSlice, cut_problem, slices, stage_tensors, whole_slice
+from model_zoo.specs.precision import precision_on
+from model_zoo.specs.slices import StageSlice, slices, stage_tensors, whole_slice
 from model_zoo.specs.state import decays
 from model_zoo.stages import (
     Stage,
@@ -39,73 +39,6 @@ from model_zoo.stages import (
 from model_zoo.threads import limited_threads
 from protocol.manifest import Manifest
 from protocol.rounds.stretch import stretch
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingPlan:
-    """Everything that fixes the numbers of a training run, but for the corpus.
-
-    Fields:
-        precision: in which passes compute.
-        turns: the steps from which other schedules hold, in rising order.
-        local_rounds: how replicas step between two versions; None: they average every gradient.
-
-    Raises:
-        ValueError: the cut does not add up to the model, or a count is not positive.
-    """
-
-    spec: ModelSpec
-    layers_per_stage: tuple[int, ...]
-    optimizer: OptimizerSpec
-    seed: int
-    steps: int
-    microbatches_per_step: int
-    sequences_per_microbatch: int
-    precision: Precision = DEFAULT
-    turns: tuple[tuple[int, OptimizerSpec], ...] = ()
-    local_rounds: LocalRounds | None = None
-
-    def __post_init__(self) -> None:
-        if problem := cut_problem(self.spec, self.layers_per_stage):
-            raise ValueError(problem)
-        slices(self.layers_per_stage)
-        for name in ("steps", "microbatches_per_step", "sequences_per_microbatch"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-
-    @property
-    def tokens_per_microbatch(self) -> int:
-        """Tokens of one pass."""
-        return self.sequences_per_microbatch * self.spec.context
-
-    @property
-    def tokens_per_step(self) -> int:
-        """Tokens whose loss one version averages."""
-        return self.microbatches_per_step * self.tokens_per_microbatch
-
-    def of_step(self, step: int) -> range:
-        """Return the microbatches of a step."""
-        return range(step * self.microbatches_per_step, (step + 1) * self.microbatches_per_step)
-
-    def learning_rate(self, step: int) -> float:
-        """Return the learning rate of update ``step``, counted from 0."""
-        turned = [optimizer for from_step, optimizer in self.turns if from_step <= step]
-        return learning_rate([self.optimizer, *turned][-1], step)
-
-
-def training_plan(manifest: Manifest) -> TrainingPlan:
-    """Return the plan of a manifest."""
-    return TrainingPlan(
-        spec=manifest.model,
-        layers_per_stage=manifest.layers_per_stage,
-        optimizer=manifest.optimizer,
-        seed=manifest.seed,
-        steps=manifest.steps,
-        microbatches_per_step=manifest.microbatches_per_step,
-        sequences_per_microbatch=manifest.sequences_per_microbatch,
-        precision=precision_on(manifest.compute, fast_in_bf16=False),
-        local_rounds=manifest.local_rounds,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +69,7 @@ Dealt = Callable[[int], Sequence[Sequence[int]]]
 
 
 def train_reference(
-    plan: TrainingPlan,
+    run: Manifest,
     corpus: Corpus,
     *,
     wire: Wire | None = None,
@@ -144,39 +77,49 @@ def train_reference(
     on_step: Callable[[int, float], None] | None = None,
     start: Mapping[str, Tensor] | None = None,
     dealt: Dealt | None = None,
+    turns: Sequence[tuple[int, OptimizerSpec]] = (),
 ) -> ReferenceRun:
-    """Train `plan` on `corpus` in this process.
+    """Train in this process what a swarm would train on `corpus`.
 
     Args:
+        run: what fixes the numbers, but for the corpus.
         wire: encodes and decodes a boundary tensor (B, T, C) or its gradient; None: no cut.
         threads: CPU threads of torch during the run; None leaves them as they are.
         on_step: called with every step and its loss, after its update.
-        start: the whole model's parameters to begin with; None: those of the plan's seed.
+        start: the whole model's parameters to begin with; None: those of the run's seed.
         dealt: for local rounds; None: one replica, in order.
+        turns: the steps from which other schedules hold, in rising order.
 
     Raises:
         DataError: the corpus is shorter than one sample.
     """
-    parts = [whole_slice(plan.spec)] if wire is None else slices(plan.layers_per_stage)
-    stages = [_stage(plan, part, start) for part in parts]
+    parts = [whole_slice(run.model)] if wire is None else slices(run.layers_per_stage)
+    stages = [_stage(run, part, start) for part in parts]
     for stage in stages:
-        stage.precision = plan.precision
-    trainer = _Trainer(plan, corpus, stages, wire)
-    rounds = None if plan.local_rounds is None else _Rounds(trainer, plan.local_rounds)
-    optimizer = trainer.twin(plan.optimizer)
+        stage.precision = precision_on(run.compute, fast_in_bf16=False)
+    trainer = _Trainer(run, corpus, stages, wire)
+    rounds = None if run.local_rounds is None else _Rounds(trainer, run.local_rounds)
+    optimizer = trainer.twin(run.optimizer)
     losses = list[float]()
     with limited_threads(threads):
-        for step in range(plan.steps):
-            microbatches, rate = plan.of_step(step), plan.learning_rate(step)
+        for step in range(run.steps):
+            microbatches = microbatches_of(run, step)
+            turned = [schedule for from_step, schedule in turns if from_step <= step]
+            rate = learning_rate([run.optimizer, *turned][-1], step)
             if rounds is None:
                 loss = trainer.update(optimizer, step, microbatches, rate)
             else:
                 loss = rounds.run(step, dealt(step) if dealt else [microbatches], rate)
-            losses.append(loss / plan.tokens_per_step)
+            losses.append(loss / run.tokens_per_step)
             if on_step is not None:
                 on_step(step, losses[-1])
     state = merge_states(stage.state_dict() for stage in stages)
     return ReferenceRun(tuple(losses), state)
+
+
+def microbatches_of(run: Manifest, step: int) -> range:
+    """Return the microbatches of a step."""
+    return range(step * run.microbatches_per_step, (step + 1) * run.microbatches_per_step)
 
 
 def evaluate(
@@ -200,19 +143,19 @@ def evaluate(
     return total / max(1, learned)
 
 
-def _stage(plan: TrainingPlan, part: StageSlice, start: Mapping[str, Tensor] | None) -> Stage:
+def _stage(run: Manifest, part: StageSlice, start: Mapping[str, Tensor] | None) -> Stage:
     if start is None:
-        return build_stage(plan.spec, part, plan.seed)
-    return load_stage(plan.spec, part, initial_adapters(plan.spec, part, plan.seed) | dict(start))
+        return build_stage(run.model, part, run.seed)
+    return load_stage(run.model, part, initial_adapters(run.model, part, run.seed) | dict(start))
 
 
-def _stage_parameters(plan: TrainingPlan, stages: Iterable[Stage]) -> list[list[nn.Parameter]]:
-    """The parameters of every stage of the plan's cut, wherever they lie."""
+def _stage_parameters(run: Manifest, stages: Iterable[Stage]) -> list[list[nn.Parameter]]:
+    """The parameters of every stage of the run's cut, wherever they lie."""
     every = (named for stage in stages for named in stage.named_parameters())
     named = {name: parameter for name, parameter in every if parameter.requires_grad}
     groups = []
-    for part in slices(plan.layers_per_stage):
-        groups.append([named[name] for name in stage_tensors(plan.spec, part)])
+    for part in slices(run.layers_per_stage):
+        groups.append([named[name] for name in stage_tensors(run.model, part)])
     return groups
 
 
@@ -220,11 +163,11 @@ class _Trainer:
     """The model, and updates of it."""
 
     def __init__(
-        self, plan: TrainingPlan, corpus: Corpus, stages: Sequence[Stage], wire: Wire | None
+        self, run: Manifest, corpus: Corpus, stages: Sequence[Stage], wire: Wire | None
     ) -> None:
-        self.plan = plan
+        self.run = run
         self._corpus, self._stages, self._wire = corpus, stages, wire
-        self.groups = _stage_parameters(plan, stages)
+        self.groups = _stage_parameters(run, stages)
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -233,7 +176,7 @@ class _Trainer:
 
     def twin(self, spec: OptimizerSpec) -> torch.optim.Optimizer:
         """Return an optimizer's twin for all parameters."""
-        return twin_of(spec, self.plan.spec, self._stages)
+        return twin_of(spec, self.run.model, self._stages)
 
     def update(
         self,
@@ -244,16 +187,16 @@ class _Trainer:
     ) -> float:
         """Update by the mean gradient over some microbatches of a step; their summed loss."""
         loss = sum(self._add_gradient(step, microbatch) for microbatch in microbatches)
-        tokens = len(microbatches) * self.plan.tokens_per_microbatch
-        make_mean(self.groups, tokens, self.plan.optimizer)
+        tokens = len(microbatches) * self.run.tokens_per_microbatch
+        make_mean(self.groups, tokens, self.run.optimizer)
         apply(optimizer, rate)
         return loss
 
     def _add_gradient(self, step: int, microbatch: int) -> float:
         """Add a microbatch's summed gradient; its summed loss."""
-        plan, corpus = self.plan, self._corpus
-        rows = plan.sequences_per_microbatch
-        samples = corpus.sample(microbatch, rows, plan.spec.context, plan.seed)
+        run, corpus = self.run, self._corpus
+        rows = run.sequences_per_microbatch
+        samples = corpus.sample(microbatch, rows, run.model.context, run.seed)
         inputs, targets, begins = _split(samples)
         x: Tensor = inputs  # (B, T)
         for index, stage in enumerate(self._stages):
@@ -280,7 +223,7 @@ class _Rounds:
         """Make the next version; the summed loss, each microbatch's where it was run."""
         trainer, every, loss = self._trainer, self._rounds.inner_microbatches, 0.0
         while len(self._inner) < len(dealt):
-            self._inner.append(trainer.twin(trainer.plan.optimizer))
+            self._inner.append(trainer.twin(trainer.run.optimizer))
         base = [parameter.detach().clone() for parameter in trainer.parameters]
         differences = [torch.zeros_like(parameter) for parameter in base]
         own_squares = [0.0] * len(base)
@@ -289,7 +232,7 @@ class _Rounds:
             for first in range(0, len(microbatches), every):
                 group = microbatches[first : first + every]
                 loss += trainer.update(inner, step, group, rate * (len(group) / every))
-            share = len(microbatches) / trainer.plan.microbatches_per_step
+            share = len(microbatches) / trainer.run.microbatches_per_step
             for index, parameter in enumerate(trainer.parameters):
                 own = base[index] - parameter.detach()
                 differences[index].add_(own, alpha=share)

@@ -310,7 +310,7 @@ class Laboratory:
                     return swarm.start(name, flags, log_name=log, within=within)
 
                 for name in names:
-                    start(name, 1).wait_until_it_answers(START_S)
+                    swarm.wait("an answer", start(name, 1).snapshot, START_S)
                 swarm.wait("all stages served", partial(_served, swarm, *shape), START_S)
                 yield manifest, Rounds(swarm, start)
 

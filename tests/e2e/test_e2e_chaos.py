@@ -7,7 +7,7 @@ import pytest
 
 from client.cli.founding.options import AveragingName
 from client.lab.chaos.catalogue import Fault
-from client.lab.chaos.ground import Ground
+from client.lab.chaos.ground import chaos_ground
 from client.lab.chaos.ledger import read_ledger
 from client.lab.chaos.measure import measure_faults
 from client.lab.chaos.run import Run
@@ -23,7 +23,7 @@ def test_a_kill_in_the_middle_of_a_step_loses_nothing(
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="vol") as name:
         folder = Path(name)
-        ground = Ground(
+        ground = chaos_ground(
             folder / "founder",
             stages=stages,
             replicas=4 // stages,
@@ -33,7 +33,8 @@ def test_a_kill_in_the_middle_of_a_step_loses_nothing(
         )
         faults = [Fault("kill", "forward")]
         schedule = draw_schedule(faults, seconds=SECONDS, every_s=SECONDS, stages=stages, seed=1)
-        run = Run(ground, folder / "c", schedule, volunteers=4, flags=(), say=print)
+        names, logs = ("v1", "v2", "v3", "v4"), folder / "logs"
+        run = Run(ground, folder / "c", schedule, logs=logs, names=names, say=print)
         seen = run.perform(SECONDS)
 
     per_step = ground.manifest.microbatches_per_step

@@ -60,7 +60,7 @@ class Disk:
         checkpoints = home_folders(swarm._homes / "v1").data / "checkpoints"
         within = ("unshare", "-m", "sh", "-c", MOUNT.format(checkpoints))
         self.member = swarm.start("v1", (*FLAGS, *flags), within=within)
-        self.member.wait_until_it_answers(60.0)
+        swarm.wait("an answer", self.member.snapshot, 60.0)
         self._folder = Path(f"/proc/{self.member.process.pid}/root{checkpoints}")
 
     def fill(self) -> None:

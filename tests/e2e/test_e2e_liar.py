@@ -2,15 +2,15 @@
 
 import statistics
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from client.cli.founding.options import OptimizerChoices, RunChoices
 from client.control.snapshot import Snapshot
 from client.lab.local_swarm import LocalSwarm, Member
-from client.lab.reference import train_reference, training_plan
+from client.lab.reference import train_reference
 from protocol.invite import SwarmFile
 from tests.hostile.member import LIES_FROM
 from tests.support.cli_process import REPOSITORY
@@ -117,7 +117,7 @@ def _started(swarm: LocalSwarm, folder: Path, lie_from: int) -> tuple[list[Membe
 
 def _of_honest_ones(swarm: SwarmFile, end: int) -> float:
     """The mean loss of the last steps where nobody lies."""
-    plan = replace(training_plan(swarm.manifest), steps=end)
+    plan = replace(swarm.manifest, steps=end)
     honest = train_reference(plan, corpus_of("stdlib"), threads=1)
     return statistics.mean(honest.losses[-LAST:])
 

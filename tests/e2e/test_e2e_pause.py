@@ -54,7 +54,7 @@ def _whole_rss(pid: int) -> int:
 
 def test_a_paused_volunteer_frees_its_memory_and_comes_back(swarm: LocalSwarm) -> None:
     members = [swarm.start("v1", FLAGS)]
-    members[0].wait_until_it_answers(60.0)
+    swarm.wait("an answer", members[0].snapshot, 60.0)
     members.append(swarm.start("v2", FLAGS))
     pauser = members[1]
     before = wait_for(lambda: _both_serve(members, 2), "both train", members)

@@ -1,13 +1,13 @@
 """Volunteers as processes: the rest of a run after many of them are killed together."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from client.cli.founding.options import RunChoices
 from client.lab.local_swarm import LocalSwarm, Member
-from client.lab.reference import train_reference, training_plan
+from client.lab.reference import train_reference
 from client.store.checkpoints import CheckpointFolder
 from client.store.persisted import Persisted
 from client.store.records import EVIDENCE
@@ -43,7 +43,7 @@ def _found(folder: Path) -> SwarmFile:
 
 def _start_both(processes: LocalSwarm) -> list[Member]:
     first = processes.start("volunteer-1", FLAGS)
-    first.wait_until_it_answers(60.0)
+    processes.wait("an answer", first.snapshot, 60.0)
     return [first, processes.start("volunteer-2", FLAGS)]
 
 
@@ -53,7 +53,7 @@ def _start_alone_first(processes: LocalSwarm, names: tuple[str, str]) -> list[Me
     members = []
     for name in names:
         members.append(processes.start(name, flags, log_name=f"{name}-again"))
-        members[-1].wait_until_it_answers(60.0)
+        processes.wait("an answer", members[-1].snapshot, 60.0)
     return members
 
 
@@ -96,7 +96,7 @@ def _copied(members: list[Member], swarm: SwarmFile) -> bool | None:
 
 
 def _assert_as_one_process(swarm: SwarmFile, told: dict[int, list[float]]) -> None:
-    plan = replace(training_plan(swarm.manifest), steps=max(told) + 1)
+    plan = replace(swarm.manifest, steps=max(told) + 1)
     expected = train_reference(plan, corpus_of("stdlib"), threads=1).losses
     for step, losses in told.items():
         tolerance = 1e-5 if step < 20 else 1e-3  # I3

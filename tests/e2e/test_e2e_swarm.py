@@ -12,7 +12,7 @@ import pytest
 from client.cli.founding.options import RunChoices
 from client.errors import ExitCode
 from client.lab.local_swarm import LocalSwarm, Member
-from client.lab.reference import train_reference, training_plan
+from client.lab.reference import train_reference
 from model_zoo.datasets.build import build
 from protocol.invite import SwarmFile
 from tests.support.e2e_local import (
@@ -70,7 +70,7 @@ def _run(steps: int, **changes: object) -> RunChoices:
 
 def _start(processes: LocalSwarm, count: int, *flags: str) -> list[Member]:
     first = processes.start("volunteer-1", (*FLAGS, *flags))
-    first.wait_until_it_answers(60.0)
+    processes.wait("an answer", first.snapshot, 60.0)
     rest = [processes.start(f"volunteer-{n}", (*FLAGS, *flags)) for n in range(2, count + 1)]
     return [first, *rest]
 
@@ -87,8 +87,7 @@ def test_two_volunteers_train_what_one_process_trains(folder: Path, processes: L
     for member in members:
         in_state(member, members, "done")
     wait_for(all_told, "the losses of all steps", members)
-    plan = training_plan(swarm.manifest)
-    expected = train_reference(plan, corpus_of("stdlib"), threads=1).losses
+    expected = train_reference(swarm.manifest, corpus_of("stdlib"), threads=1).losses
     assert [losses[step] for step in range(8)] == pytest.approx(expected, rel=1e-5)
     assert all(member.snapshot().counters.doubled_microbatches == 0 for member in members)  # type: ignore[union-attr]
 

@@ -266,7 +266,7 @@ class Scene:
 
     def _start(self) -> None:
         first = self._start_honest("v1")
-        first.wait_until_it_answers(START_S)
+        self._swarm.wait("an answer", first.snapshot, START_S)
         kept = home_folders(first.home).data / Entry.CAPACITY
         self._until(kept.exists, "a measured machine")
         if self.attack.within:

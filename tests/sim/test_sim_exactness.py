@@ -9,17 +9,16 @@ its boundaries (six seeds) 4.5e-4 to 17e-4 and 0.7e-4 to 3.2e-4. So a swarm is a
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
-from client.lab.reference import TrainingPlan
 from client.lab.simulate.training import TrainingWorld
 from model_zoo.specs.codec import AveragingCodec, Codec
 from model_zoo.specs.data import DataSpec
+from protocol.manifest import Manifest
 from protocol.rounds import leader, shards
 from tests.support.cases import pairwise, usual
 from tests.support.tensor_swarms import (
@@ -39,13 +38,13 @@ WSD = {"schedule": "wsd", "decay_from": 15}
 MUON = {"name": "muon", "lr": 3e-3}
 
 
-def with_rule(changes: dict[str, object]) -> TrainingPlan:
+def with_rule(changes: dict[str, object]) -> Manifest:
     plan = plan_for("gpt", 2, STEPS)
-    return replace(plan, optimizer=msgspec.structs.replace(plan.optimizer, **changes))
+    return replace(plan, optimizer=replace(plan.optimizer, **changes))
 
 
 def equals_the_reference(
-    lab: Lab, plan: TrainingPlan, replicas: int, boundary: Codec = "fp32", learns: float = 0.0
+    lab: Lab, plan: Manifest, replicas: int, boundary: Codec = "fp32", learns: float = 0.0
 ) -> None:
     losses = train(lab.world(plan, replicas, boundary=boundary))
     assert losses[-1] < losses[0] - learns
@@ -60,9 +59,7 @@ def kill_one_per_stage(world: TrainingWorld, first_s: float, pause_s: float) -> 
         world.after(at, partial(world.kill, victim))
 
 
-def deaths_change_no_loss(
-    lab: Lab, plan: TrainingPlan, replicas: int, close: float = CLOSE
-) -> None:
+def deaths_change_no_loss(lab: Lab, plan: Manifest, replicas: int, close: float = CLOSE) -> None:
     expected = lab.reference(plan)
     world = lab.world(plan, replicas, seed=1)
     kill_one_per_stage(world, 2.0, 1.5)
@@ -201,7 +198,7 @@ def test_deaths_change_no_loss(lab: Lab, boundary: Codec, seed: int) -> None:
     ],
     ids=["tied", "mixtral", "muon"],
 )
-def test_nor_with_experts_or_another_optimizer(lab: Lab, plan: TrainingPlan, replicas: int) -> None:
+def test_nor_with_experts_or_another_optimizer(lab: Lab, plan: Manifest, replicas: int) -> None:
     deaths_change_no_loss(lab, plan, replicas)
 
 
@@ -225,7 +222,7 @@ def test_newcomers_end_bit_identical(lab: Lab, model: str, seed: int) -> None:
 def test_a_swarm_in_bf16_equals_the_reference_in_bf16(lab: Lab, model: str) -> None:
     """Passes in bf16, parameters and sums in fp32. A sum in another order differs in its last bits,
     and a parameter on the edge is then another number in bf16: so they are less close."""
-    plan = replace(plan_for(model, 2, STEPS), precision="bf16")
+    plan = replace(plan_for(model, 2, STEPS), compute="bf16")
     expected = lab.reference(plan)
     assert largest_difference(train(lab.world(plan, 2)), expected) < CLOSE_IN_BF16
     assert largest_difference(expected, lab.reference(plan_for(model, 2, STEPS))) > 2 * CLOSE

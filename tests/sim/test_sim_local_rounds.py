@@ -5,17 +5,17 @@ what is checked here beside them is what is learned, and what deaths and newcome
 """
 
 from collections import defaultdict
-from dataclasses import replace
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from client.compute.replica import Replica
-from client.lab.reference import TrainingPlan, train_reference
+from client.lab.reference import train_reference
 from client.lab.simulate.training import TrainingWorld
 from model_zoo.specs.codec import AveragingCodec
 from model_zoo.specs.local_rounds import LocalRounds
+from protocol.manifest import Manifest
 from tests.support.cases import usual
 from tests.support.tensor_swarms import Lab, largest_difference, plan_for, train
 from tests.support.texts import corpus_of
@@ -25,9 +25,9 @@ PER_STEP = 24
 INNER = 2
 
 
-def local_plan(stages: int, **changes: object) -> TrainingPlan:
+def local_plan(stages: int, **changes: object) -> Manifest:
     usual_plan = plan_for("gpt", stages, STEPS)
-    muon = msgspec.structs.replace(usual_plan.optimizer, name="muon", lr=3e-3)
+    muon = replace(usual_plan.optimizer, name="muon", lr=3e-3)
     rounds = LocalRounds(INNER, **changes)  # type: ignore[arg-type]
     return replace(usual_plan, optimizer=muon, microbatches_per_step=PER_STEP, local_rounds=rounds)
 

@@ -106,6 +106,7 @@ _OF_THE_RUN = {
     "sequences": "sequences_per_microbatch",
     "microbatches": "microbatches_per_step",
     "precision": "compute",
+    "steps": "steps",
     "data": "data",
 }
 """Options of a small run, and what a manifest calls them."""

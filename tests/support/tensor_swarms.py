@@ -8,11 +8,12 @@ from fractions import Fraction
 from functools import partial
 from pathlib import Path
 
+from msgspec.structs import replace
 from torch import Tensor
 
 from client.compute.codecs.blocks import rounding_key
-from client.lab.reference import TrainingPlan, WireContext, train_reference
-from client.lab.simulate.tensors import SWARM, TensorSwarm
+from client.lab.reference import WireContext, train_reference
+from client.lab.simulate.tensors import SWARM, tensor_world
 from client.lab.simulate.training import TrainingWorld
 from model_zoo.datasets.build import build
 from model_zoo.datasets.mix import mix
@@ -23,7 +24,9 @@ from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.narrow import Narrow
 from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.specs.slices import narrow_layers
+from protocol.manifest import Manifest
 from tests.support.codecs import decode, encode
+from tests.support.compute_stages import small_run
 from tests.support.texts import corpus_of
 
 SPECS = {
@@ -57,10 +60,17 @@ LIMIT_S = 3600.0
 """Virtual seconds a run may take."""
 
 
-def plan_for(model: str, stages: int, steps: int) -> TrainingPlan:
+def plan_for(model: str, stages: int, steps: int) -> Manifest:
     """Four microbatches of two sequences per step; a learning rate at which losses really fall."""
     optimizer = OptimizerSpec(1e-3, 1e-4, warmup_steps=5, decay_steps=steps, beta2=0.95)
-    return TrainingPlan(SPECS[model], CUTS[stages], optimizer, 7, steps, 4, 2)
+    return small_run(
+        CUTS[stages],
+        model=SPECS[model],
+        optimizer=optimizer,
+        steps=steps,
+        microbatches=4,
+        sequences=2,
+    )
 
 
 def write_text(folder: Path) -> DataSpec:
@@ -113,14 +123,14 @@ class Lab:
     folder: Path
     data: DataSpec
     """What a manifest would say of the text."""
-    references: dict[tuple[TrainingPlan], tuple[float, ...]] = field(default_factory=dict)
+    references: dict[tuple[Manifest, Codec], tuple[float, ...]] = field(default_factory=dict)
 
     @property
     def text(self) -> Path:
         """The data folder."""
         return self.folder / "text"
 
-    def reference(self, plan: TrainingPlan, boundary: Codec = "fp32") -> tuple[float, ...]:
+    def reference(self, plan: Manifest, boundary: Codec = "fp32") -> tuple[float, ...]:
         """Losses of the oracle, with the wire simulated if it is lossy."""
         key = (plan, boundary)
         if key not in self.references:
@@ -131,7 +141,7 @@ class Lab:
 
     def world(
         self,
-        plan: TrainingPlan,
+        plan: Manifest,
         replicas: int,
         *,
         boundary: Codec = "fp32",
@@ -139,8 +149,8 @@ class Lab:
         seed: int = 0,
     ) -> TrainingWorld:
         """A swarm with its clock running."""
-        swarm = TensorSwarm(plan, self.text, self.data, self.folder, boundary, averaging)
-        world = swarm.world(replicas, seed)
+        run = replace(plan, data=self.data, boundary_codec=boundary, averaging_codec=averaging)
+        world = tensor_world(run, self.text, self.folder, replicas=replicas, seed=seed)
         world.start_clock()
         return world
 

@@ -25,7 +25,7 @@ from client.config import Settings
 from client.control.snapshot import Snapshot
 from client.events import Event, StepCommitted
 from client.lab.founding import trusting
-from client.lab.reference import train_reference, training_plan
+from client.lab.reference import train_reference
 from client.net.network import Inbound, NetEvent
 from client.node.status import take_snapshot
 from client.store.checkpoints import CheckpointFolder
@@ -328,13 +328,12 @@ class TestSwarm:
         losses: dict[int, float] = {}
         for volunteer in [*self.dead, *self.volunteers]:
             losses |= volunteer.losses
-        plan = replace(training_plan(self.manifest), turns=turns)
-        corpus, source = corpus_of(str(self.data)), self._source
+        run, corpus, source = self.manifest, corpus_of(str(self.data)), self._source
         start = None
         if source is not None:
             with open_folder(source, self.manifest.model.context) as imported:
                 start = {name: imported.tensor(name) for name in imported.names}
-        expected = train_reference(plan, corpus, threads=1, start=start).losses
+        expected = train_reference(run, corpus, threads=1, start=start, turns=turns).losses
         for step, loss in enumerate(expected):
             tolerance = 1e-5 if step < 20 else 1e-3
             assert abs(losses[step] - loss) <= tolerance * loss, (step, losses[step], loss)

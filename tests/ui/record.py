@@ -41,10 +41,10 @@ def record(target: Path) -> None:
         homes = Path(folder)
         with LocalSwarm(_found(homes), homes, homes / "logs") as swarm:
             members = {NAMES[0]: swarm.start(NAMES[0], FLAGS)}
-            members[NAMES[0]].wait_until_it_answers(60.0)
+            swarm.wait("an answer", members[NAMES[0]].snapshot, 60.0)
             for name in NAMES[1:]:
                 members[name] = swarm.start(name, (*FLAGS, *(LENDS if name == WATCHED else ())))
-            members[WATCHED].wait_until_it_answers(60.0)
+            swarm.wait("an answer", members[WATCHED].snapshot, 60.0)
             write(target, _watch(swarm, members[WATCHED]))
 
 

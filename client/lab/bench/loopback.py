@@ -9,7 +9,6 @@ import statistics
 import subprocess
 import sys
 import time
-from typing import NamedTuple
 
 import trio
 
@@ -27,16 +26,9 @@ ROOT = bytes(32)
 _LISTEN = "127.0.0.1", 0
 
 
-class Measured(NamedTuple):
-    """Bytes per second one way, milliseconds for a small message and back, seconds to connect."""
-
-    bytes_per_s: float
-    round_trip_ms: float
-    connect_s: float
-
-
-def measure_loopback() -> Measured:
-    """Start the child, measure, end the child.
+def measure_loopback() -> tuple[float, float, float]:
+    """Start the child, measure, end the child; return bytes per second one way, milliseconds for a
+    small message and back, and seconds to connect.
 
     Raises:
         UserError: the child did not start.
@@ -53,7 +45,7 @@ def measure_loopback() -> Measured:
             child.kill()
 
 
-async def _measure(address: str) -> Measured:
+async def _measure(address: str) -> tuple[float, float, float]:
     with trio.fail_after(TIMEOUT_S):
         async with open_network(os.urandom(32), _LISTEN) as network:
             begin = time.perf_counter()
@@ -62,7 +54,7 @@ async def _measure(address: str) -> Measured:
             await _stream(network, peer, 2)  # opens the flow-control window
             streamed_s = await _stream(network, peer, CHUNKS)
             trips = [await _ask(network, peer) for _ in range(ROUND_TRIPS)]
-    return Measured(CHUNKS * CHUNK_BYTES / streamed_s, 1000 * statistics.median(trips), connect_s)
+    return CHUNKS * CHUNK_BYTES / streamed_s, 1000 * statistics.median(trips), connect_s
 
 
 async def _stream(network: Libp2pNetwork, peer: PeerId, count: int) -> float:

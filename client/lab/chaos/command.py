@@ -16,16 +16,15 @@ Writes only to its output folder and a temporary one; leaves no process behind, 
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from cyclopts import Parameter, validators
+from msgspec import structs
 
 from client.cli.founding.options import AveragingName
 from client.cli.terminal.output import json_line, print_json, printable, say
@@ -34,7 +33,7 @@ from client.lab.chaos.catalogue import KINDS, Fault, Kind, all_faults, choose_fa
 
 if TYPE_CHECKING:
     from client.lab.chaos.ground import Ground
-    from client.lab.chaos.report import Report
+    from client.lab.chaos.report import Report, Settings
     from client.lab.chaos.run import Seen
     from client.lab.chaos.schedule import Planned
 
@@ -46,28 +45,6 @@ BUSY_SHARE = 0.4
 other work and for restarts, which would not slow others down on machines of their own."""
 QUICK_S, QUICK_EVERY_S = 60.0, 15.0
 Positive = validators.Number(gt=0)
-
-
-@dataclass(frozen=True)
-class Choices:
-    """The options of the command line."""
-
-    volunteers: int
-    stages: int
-    averaging: AveragingName
-    seconds: float
-    every_s: float
-    seed: int
-    faults: tuple[Fault, ...]
-    out: Path
-    keep_logs: bool
-    json: bool
-
-    @property
-    def share(self) -> int:
-        """Percent of the time that a volunteer may compute."""
-        percent = 100 * BUSY_SHARE * (os.cpu_count() or 1) / self.volunteers
-        return max(1, min(100, round(percent)))
 
 
 def chaos(
@@ -120,19 +97,36 @@ def chaos(
     usual = all_faults(QUICK if quick else USUAL)
     chosen = _possible(usual if faults is None else choose_faults(faults), stages)
     seconds, every_s = _pace(minutes, every, quick)
-    choices = Choices(
-        volunteers, stages, averaging, seconds, every_s, seed, chosen, out, keep_logs, json
+    prepare(out)
+
+    from client.lab.chaos.report import Settings, text_report
+    from client.lab.chaos.schedule import draw_schedule
+
+    schedule = draw_schedule(chosen, seconds=seconds, every_s=every_s, stages=stages, seed=seed)
+    settings = Settings(
+        volunteers=volunteers,
+        stages=stages,
+        averaging=averaging,
+        seconds=seconds,
+        every_s=every_s,
+        seed=seed,
+        faults=[str(planned.fault) for planned in schedule],
+        compute_share=_share(volunteers),
+        cores=os.cpu_count() or 1,
     )
-    _prepare(out)
-    report = perform(choices)
+    report = perform(settings, schedule, out, keep_logs=keep_logs, json=json)
     if json:
         print_json(report)
     else:
-        from client.lab.chaos.report import text_report
-
         print(printable(text_report(report)))
         print(f"report: {out / 'chaos.md'}")
     return ExitCode.OK if report.ok else ExitCode.RUNTIME
+
+
+def _share(volunteers: int) -> int:
+    """Percent of the time that each of so many volunteers may compute."""
+    percent = 100 * BUSY_SHARE * (os.cpu_count() or 1) / volunteers
+    return max(1, min(100, round(percent)))
 
 
 def _possible(faults: Sequence[Fault], stages: int) -> tuple[Fault, ...]:
@@ -161,7 +155,8 @@ def _pace(minutes: float | None, every: float | None, quick: bool) -> tuple[floa
     return seconds, every_s
 
 
-def _prepare(out: Path) -> None:
+def prepare(out: Path) -> None:
+    """Make a folder for results; raises ``UserError`` if it cannot be written."""
     with system_errors(f"cannot write to {out}", "choose another --out"):
         out.mkdir(parents=True, exist_ok=True)
         probe = out / ".chaos"
@@ -169,116 +164,72 @@ def _prepare(out: Path) -> None:
         probe.unlink()
 
 
-def perform(choices: Choices) -> Report:
-    """Do both runs, write the results and return the report.
+def perform(
+    settings: Settings, schedule: Sequence[Planned], out: Path, *, keep_logs: bool, json: bool
+) -> Report:
+    """Do both runs, write the results to a folder and return the report.
 
     Raises:
         UserError: a swarm did not start, or the results cannot be written.
     """
-    from client.lab.chaos.ground import Ground
-    from client.lab.chaos.schedule import draw_schedule
+    from client.lab.chaos.ground import chaos_ground
+    from client.lab.chaos.report import make_report, markdown
+    from client.lab.chaos.run import Run
     from client.lab.local_swarm import terminate_as_interrupt
 
-    schedule = draw_schedule(
-        choices.faults,
-        seconds=choices.seconds,
-        every_s=choices.every_s,
-        stages=choices.stages,
-        seed=choices.seed,
-    )
+    seen = []
     # A short path: sockets lie below it.
-    with terminate_as_interrupt(), tempfile.TemporaryDirectory(prefix="vol") as name:
-        folder = Path(name)
-        ground = Ground(
-            folder / "founder",
-            stages=choices.stages,
-            replicas=choices.volunteers // choices.stages,
-            seed=choices.seed,
-            averaging=choices.averaging,
+    with terminate_as_interrupt(), tempfile.TemporaryDirectory(prefix="vol") as folder:
+        ground = chaos_ground(
+            Path(folder) / "founder",
+            stages=settings.stages,
+            replicas=settings.volunteers // settings.stages,
+            seed=settings.seed,
+            averaging=settings.averaging,
         )
-        try:
-            chaotic = _one_run(choices, ground, folder / "c", schedule)
-            paired = _one_run(choices, ground, folder / "r", ())
-        finally:
-            if choices.keep_logs:
-                _keep_logs(folder, choices.out)
-        if choices.averaging == "local" and choices.stages == 1:
-            _retrace(choices, ground, chaotic, paired)
-    return _write(choices, schedule, chaotic, paired, ground.manifest.microbatches_per_step)
+        for name, faults in (("chaos", schedule), ("paired", ())):
+            run = Run(
+                ground,
+                Path(folder) / name[0],
+                faults,
+                logs=out / "logs" / name if keep_logs else Path(folder) / f"logs-{name}",
+                names=[f"v{number}" for number in range(1, settings.volunteers + 1)],
+                flags=("--compute-share", str(settings.compute_share)),
+                say=_teller(name, json=json),
+            )
+            seen.append(run.perform(settings.seconds))
+        if settings.averaging == "local" and settings.stages == 1:
+            _teller("again", json=json)("the rounds of both runs, in one process each")
+            _retrace(ground, seen)
+    settings = structs.replace(settings, load=round(os.getloadavg()[0], 1))
+    chaotic, paired = seen
+    report = make_report(settings, chaotic, paired, ground.manifest.microbatches_per_step)
+    document = msgspec.json.format(msgspec.json.encode(report), indent=1)
+    with system_errors(f"cannot write to {out}", "choose another --out"):
+        (out / "chaos.json").write_bytes(document + b"\n")
+        (out / "chaos.md").write_text(markdown(report), encoding="utf-8")
+    return report
 
 
-def _one_run(choices: Choices, ground: Ground, folder: Path, schedule: Sequence[Planned]) -> Seen:
-    from client.lab.chaos.run import Run
-
-    name = "chaos" if schedule else "paired"
-    run = Run(
-        ground,
-        folder,
-        schedule,
-        volunteers=choices.volunteers,
-        flags=("--compute-share", str(choices.share)),
-        say=_teller(choices, name),
-    )
-    return run.perform(choices.seconds)
-
-
-def _teller(choices: Choices, name: str) -> Callable[[str], None]:
+def _teller(name: str, *, json: bool) -> Callable[[str], None]:
     """Return how a run shows a line to the user."""
     begin = time.monotonic()
 
     def tell(words: str) -> None:
         elapsed_s = round(time.monotonic() - begin, 1)
-        if choices.json:
-            line = {"run": name, "elapsed_s": elapsed_s, "words": words}
-            say(json_line(line))
+        if json:
+            say(json_line({"run": name, "elapsed_s": elapsed_s, "words": words}))
         else:
             say(f"{name:>6} {elapsed_s:6.1f} s  {words}")
 
     return tell
 
 
-def _retrace(choices: Choices, ground: Ground, *runs: Seen) -> None:
+def _retrace(ground: Ground, runs: Sequence[Seen]) -> None:
     from client.lab.chaos.ledger import shares_of
     from client.lab.chaos.retrace import Rounds, retrace
 
-    _teller(choices, "again")("the rounds of both runs, in one process each")
     shares = (shares_of(seen.notes, stage=0) for seen in runs)
     rounds = [Rounds(ground.manifest, ground.data, shared) for shared in shares]
     for seen, losses in zip(runs, retrace(rounds), strict=True):
         seen.retraced = losses
-
-
-def _keep_logs(folder: Path, out: Path) -> None:
-    for run, name in (("c", "chaos"), ("r", "paired")):
-        if (folder / run / "logs").is_dir():
-            target = out / "logs" / name
-            shutil.copytree(folder / run / "logs", target, dirs_exist_ok=True)
-
-
-def _write(
-    choices: Choices,
-    schedule: Sequence[Planned],
-    chaotic: Seen,
-    paired: Seen,
-    per_step: int,
-) -> Report:
-    from client.lab.chaos.report import Settings, make_report, markdown
-
-    settings = Settings(
-        volunteers=choices.volunteers,
-        stages=choices.stages,
-        averaging=choices.averaging,
-        seconds=choices.seconds,
-        every_s=choices.every_s,
-        seed=choices.seed,
-        faults=[str(planned.fault) for planned in schedule],
-        compute_share=choices.share,
-        cores=os.cpu_count() or 1,
-        load=round(os.getloadavg()[0], 1),
-    )
-    report = make_report(settings, chaotic, paired, per_step)
-    document = msgspec.json.format(msgspec.json.encode(report), indent=1)
-    with system_errors(f"cannot write to {choices.out}", "choose another --out"):
-        (choices.out / "chaos.json").write_bytes(document + b"\n")
-        (choices.out / "chaos.md").write_text(markdown(report), encoding="utf-8")
-    return report

@@ -18,7 +18,7 @@ from pathlib import Path
 from client.cli.reach.home import free_port
 from client.control.snapshot import Snapshot
 from client.lab.chaos import armed, failpoints
-from client.lab.chaos.record import FailpointLog, LogTail, Note, Reached
+from client.lab.chaos.record import LogTail, Note
 from client.lab.chaos.wires import Wires
 from client.lab.local_swarm import LocalSwarm, Member
 from client.store.identity import ensure_identity
@@ -61,6 +61,11 @@ class Volunteer:
         return next((seat.stage for seat in seats if seat.state == "serving"), None)
 
     @property
+    def step(self) -> int | None:
+        """The step at which it is, as last seen."""
+        return self.last.step if self.last else None
+
+    @property
     def failpoint(self) -> Path:
         """The file that arms it."""
         return self.home / "failpoint"
@@ -80,17 +85,17 @@ class Crew:
     """A context manager; see the module's docstring.
 
     Args:
-        folder: homes and logs; short, for sockets lie below it.
+        folder: for homes; short, for sockets lie below it.
+        logs: the folder for logs.
         flags: further flags of every volunteer.
     """
 
-    def __init__(self, folder: Path, flags: Sequence[str]) -> None:
+    def __init__(self, folder: Path, logs: Path, flags: Sequence[str]) -> None:
         self.folder, self._flags = folder, (*FLAGS, *flags)
         self.swarm_file = folder / "x.swarm"
-        # Their results are not needed: no orderly end.
-        self.swarm = LocalSwarm(self.swarm_file, folder, folder / "logs", orderly=False)
+        # Whoever needs their results stops them in order before.
+        self.swarm = LocalSwarm(self.swarm_file, folder, logs, orderly=False)
         self.volunteers: dict[str, Volunteer] = {}
-        self._reached: dict[str, FailpointLog] = {}
 
     def __enter__(self) -> Crew:
         return self
@@ -116,7 +121,6 @@ class Crew:
         listen_port = free_port(HOST)
         port = wires.add(name, listen_port)
         volunteer = Volunteer(name, home, signer.peer, listen_port, port)
-        self._reached[name] = FailpointLog(failpoints.log_of(volunteer.failpoint))
         self.volunteers[name] = volunteer
         return volunteer
 
@@ -170,11 +174,6 @@ class Crew:
         new = volunteer.failpoint.with_suffix(".new")
         new.write_text(failpoint)
         new.replace(volunteer.failpoint)
-
-    def newly_reached(self, volunteer: Volunteer) -> Reached | None:
-        """Return the failpoint that it has reached since the last call."""
-        found = self._reached[volunteer.name].new()
-        return found[-1] if found else None
 
     def kill(self, volunteer: Volunteer) -> float:
         """Send SIGKILL to its node and worker, or reap them if they are dead; return the moment."""

@@ -1,11 +1,11 @@
 """The failpoint: a fault at a chosen moment of a run (``moments``).
 
 The file that ``LAB_FAILPOINT`` names holds a phase and an action, such as ``forward kill``. It is
-read again whenever it is replaced, so that it can be set while the node runs, and acts once in a
-process. The node meets all actions but ``nospace``, which the writer of the state's file meets.
+read again whenever it is replaced, so that it can be set while the node runs, and acts once. The
+node meets all actions but ``nospace``, which the writer of the state's file meets.
 
-Before it acts, a ``Reached`` goes to the log beside that file. ``stop`` stops this process. The
-setter of the failpoint continues it.
+Before it acts, the file says so: ``reached``, Unix seconds and the step. ``stop`` stops this
+process. The setter of the failpoint continues it.
 """
 
 import errno
@@ -16,10 +16,6 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal, get_args
-
-import msgspec
-
-from client.lab.chaos.record import Reached
 
 VARIABLE: Final = "LAB_FAILPOINT"
 
@@ -44,15 +40,18 @@ checkpoint: it is about to write its state.
 """
 Action = Literal["kill", "kill-worker", "stop", "corrupt", "nospace"]
 PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
+REACHED: Final = "reached"
 
 _SAVED: Final = re.compile(r"-\d{1,4}-v(?P<version>\d{1,9})\.")
 _FLIP: Final = 0x40
 _FLIPPED_BYTES: Final = 64
 
 
-def log_of(file: Path) -> Path:
-    """Return the log of a failpoint's file."""
-    return file.with_suffix(".jsonl")
+def reached(file: Path) -> tuple[float, int] | None:
+    """Return when a failpoint acted, Unix seconds, and the step; None: it has not since it was
+    set."""
+    words = file.read_text().split() if file.exists() else []
+    return (float(words[1]), int(words[2])) if words[:1] == [REACHED] and len(words) == 3 else None
 
 
 class Failpoint:
@@ -96,6 +95,6 @@ class Failpoint:
         if self._armed != [phase, action]:
             return False
         self._armed = []
-        with suppress(OSError), log_of(self._file).open("ab") as log:
-            log.write(msgspec.json.encode(Reached(time.time(), step)) + b"\n")
+        with suppress(OSError):
+            self._file.write_text(f"{REACHED} {time.time()} {step}")
         return True

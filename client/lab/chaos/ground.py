@@ -1,8 +1,6 @@
-"""The common ground of a pair of runs: one signed manifest, so that both train the same steps.
+"""The common ground of runs: one signed manifest, so that a pair trains the same steps.
 
-Imports torch. The wire formats are fp32: S8 keeps residuals at each replica, which a kill loses, so
-that two runs would differ by more than the order of sums. In local rounds losses are compared with
-those of one process, whose sums are exact, too.
+Imports torch.
 """
 
 from dataclasses import replace
@@ -15,7 +13,6 @@ from client.lab.local_swarm import DATA
 from client.store.identity import ensure_identity
 from client.store.paths import make_private
 from protocol.address import Address
-from protocol.manifest import Manifest
 
 STEPS = 10_000
 CHECKPOINT_EVERY = 5
@@ -32,46 +29,62 @@ class Ground:
 
     Args:
         folder: for the founder's identity, and the training data.
-        small: the least useful model and step, for tests.
+        run, model, optimizer: what is founded.
     """
 
     def __init__(
         self,
         folder: Path,
-        *,
-        stages: int,
-        replicas: int,
-        seed: int,
-        averaging: AveragingName = "every-step",
-        small: bool = False,
+        run: RunChoices,
+        model: ModelChoices = ModelChoices(),  # noqa: B008  (frozen)
+        optimizer: OptimizerChoices = OptimizerChoices(),  # noqa: B008  (frozen)
     ) -> None:
-        self._signer = ensure_identity(make_private(folder))
-        local = averaging == "local"
-        choices = RunChoices(
-            averaging=averaging,
-            inner_microbatches=1 if local else None,
-            optimizer="muon" if local else "adamw",
-            name="chaos",
-            steps=STEPS,
-            stages=stages,
-            sequences=2 if small else 4,
-            microbatches=INNER_STEPS * replicas if local else 8 if small else 16,
-            redundancy=replicas,
-            checkpoint_every=CHECKPOINT_EVERY,
-            dual_homing=False,
-            seed=seed,
-            measure=False,
-            boundary_codec="fp32",
-            averaging_codec="fp32",
-        )
-        model = LOCAL_MODEL if local else MODEL
-        if small:
-            model = ModelChoices(layers=stages, width=32, heads=2, context=16)
+        signer = ensure_identity(make_private(folder))
         self.data = folder / DATA
-        founding = found_lab(folder, self._signer.peer, choices, model, OPTIMIZER)
-        self.manifest: Manifest = founding.manifest
+        self.manifest = found_lab(folder, signer.peer, run, model, optimizer).manifest
+        self.swarm = sign(self.manifest, signer, ())
+        """Nobody's address is in it yet."""
 
     def write(self, path: Path, member: Address) -> None:
         """Write the swarm file with the address of a first member, and put the data beside it."""
-        write_swarm_file(path, sign(self.manifest, self._signer, (member,)))
+        write_swarm_file(path, replace(self.swarm, peers=(member,)))
         path.with_name(DATA).symlink_to(self.data)
+
+
+def chaos_ground(
+    folder: Path,
+    *,
+    stages: int,
+    replicas: int,
+    seed: int,
+    averaging: AveragingName = "every-step",
+    small: bool = False,
+) -> Ground:
+    """Return the ground of a pair of runs; ``small``: the least useful model and step, for tests.
+
+    The wire formats are fp32: S8 keeps residuals at each replica, which a kill loses, so that two
+    runs would differ by more than the order of sums. In local rounds losses are compared with those
+    of one process, whose sums are exact, too.
+    """
+    local = averaging == "local"
+    run = RunChoices(
+        averaging=averaging,
+        inner_microbatches=1 if local else None,
+        optimizer="muon" if local else "adamw",
+        name="chaos",
+        steps=STEPS,
+        stages=stages,
+        sequences=2 if small else 4,
+        microbatches=INNER_STEPS * replicas if local else 8 if small else 16,
+        redundancy=replicas,
+        checkpoint_every=CHECKPOINT_EVERY,
+        dual_homing=False,
+        seed=seed,
+        measure=False,
+        boundary_codec="fp32",
+        averaging_codec="fp32",
+    )
+    model = LOCAL_MODEL if local else MODEL
+    if small:
+        model = ModelChoices(layers=stages, width=32, heads=2, context=16)
+    return Ground(folder, run, model, OPTIMIZER)

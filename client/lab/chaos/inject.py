@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from client.lab.chaos.catalogue import ACTIONS, Kind, stages_of
 from client.lab.chaos.crew import Crew, Volunteer
+from client.lab.chaos.failpoints import reached
 from client.lab.chaos.relay import CLEAR, Shape
 from client.lab.chaos.schedule import Planned
 from client.lab.chaos.wires import Wires
@@ -57,7 +58,11 @@ class _Open:
 
 
 class Injector:
-    """Call ``tick`` as often as possible; see the module's docstring."""
+    """Call ``tick`` as often as possible; see the module's docstring.
+
+    Args:
+        restarts: whether killed volunteers are started again.
+    """
 
     def __init__(
         self,
@@ -66,8 +71,11 @@ class Injector:
         schedule: Sequence[Planned],
         stages: int,
         say: Callable[[str], None],
+        *,
+        restarts: bool = True,
     ) -> None:
         self._crew, self._wires, self._stages, self._say = crew, wires, stages, say
+        self._restarts = restarts
         self._queue = deque(schedule)
         self._open: _Open | None = None
         self.injected: list[Injected] = []
@@ -114,7 +122,7 @@ class Injector:
         injected = Injected(planned, stage, names, now)
         self.injected.append(injected)
         self._open = _Open(injected, victims[0])
-        if planned.fault.kind == "stage":
+        if planned.fault.kind in ("kill", "stage") and planned.fault.moment == "any":
             self._kill_all(self._open, victims, now)
         elif planned.fault.kind in SHAPES:
             self._shape(self._open, now)
@@ -137,10 +145,11 @@ class Injector:
         return [v for v in self._crew.alive if v.stage == stage and not v.stopped]
 
     def _kill_all(self, opened: _Open, victims: Sequence[Volunteer], now: float) -> None:
-        opened.injected.at = now
+        opened.injected.at, opened.injected.step = now, victims[0].step
         for volunteer in victims:
             volunteer.went(self._crew.kill(volunteer))
-            opened.restarts.append((now + RESTART_S, volunteer))
+            if self._restarts:
+                opened.restarts.append((now + RESTART_S, volunteer))
         self._tell(opened.injected)
 
     def _shape(self, opened: _Open, now: float) -> None:
@@ -153,7 +162,6 @@ class Injector:
 
     def _arm(self, opened: _Open, now: float) -> None:
         planned, victim = opened.injected.planned, opened.victim
-        self._crew.newly_reached(victim)  # unread notes of an earlier fault do not count
         self._crew.arm(victim, f"{planned.fault.moment} {ACTIONS[planned.fault.kind]}")
         opened.armed_until = now + ARMED_S
         if planned.fault.moment == "recovery":
@@ -189,10 +197,10 @@ class Injector:
             opened.injected.over, self._open = now, None
 
     def _await_moment(self, opened: _Open, now: float) -> None:
-        reached = self._crew.newly_reached(opened.victim)
-        if reached is not None:
+        hit = reached(opened.victim.failpoint)
+        if hit is not None:
             opened.armed_until = None
-            opened.injected.at, opened.injected.step = reached.time, reached.step
+            opened.injected.at, opened.injected.step = hit
             self._hit(opened, now)
             self._tell(opened.injected)
         elif opened.armed_until is not None and opened.armed_until <= now:

@@ -1,7 +1,6 @@
 """Reads the volunteers' logs while they write them; their text is bounded."""
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,11 +46,17 @@ class Note:
 _lines = msgspec.json.Decoder(_Line)
 
 
-class _Tail:
-    """The lines that are added to a file."""
+class LogTail:
+    """Reads the JSON lines that are added to a log; other lines are skipped."""
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._offset = path, 0
+    def __init__(self, path: Path, name: str) -> None:
+        self._path, self._name, self._offset = path, name, 0
+
+    def new_notes(self) -> Iterator[Note]:
+        """Yield the events added since the last call."""
+        for line in self._new_lines():
+            if (note := self._note(line)) is not None:
+                yield note
 
     def _new_lines(self) -> list[bytes]:
         """Return the complete lines added since the last call; one that is too long is skipped."""
@@ -69,20 +74,6 @@ class _Tail:
         self._offset += len(whole) + 1
         return whole.split(b"\n")
 
-
-class LogTail(_Tail):
-    """Reads the JSON lines of a log; other lines are skipped."""
-
-    def __init__(self, path: Path, name: str) -> None:
-        super().__init__(path)
-        self._name = name
-
-    def new_notes(self) -> Iterator[Note]:
-        """Yield the events added since the last call."""
-        for line in self._new_lines():
-            if (note := self._note(line)) is not None:
-                yield note
-
     def _note(self, line: bytes) -> Note | None:
         if not line.startswith(b"{") or len(line) > MAX_LINE_BYTES:
             return None
@@ -91,26 +82,3 @@ class LogTail(_Tail):
         except msgspec.MsgspecError:
             return None
         return Note(self._name, *msgspec.structs.astuple(found))
-
-
-class Reached(Struct, frozen=True):
-    """A failpoint that acted, as logged by the process right before."""
-
-    time: float
-    """Unix seconds."""
-    step: int
-
-
-_reached = msgspec.json.Decoder(Reached)
-
-
-class FailpointLog(_Tail):
-    """Reads the lines of a failpoint log."""
-
-    def new(self) -> list[Reached]:
-        """Return the failpoints reached since the last call."""
-        found = []
-        for line in self._new_lines():
-            with suppress(msgspec.MsgspecError):
-                found.append(_reached.decode(line))
-        return found

@@ -2,13 +2,13 @@
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
 from client.cli.founding.options import AveragingName
 from client.lab.chaos.catalogue import MEANINGS
-from client.lab.chaos.ledger import read_ledger
+from client.lab.chaos.ledger import Ledger, read_ledger
 from client.lab.chaos.measure import (
     FaultFigures,
     late_gaps,
@@ -39,7 +39,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     compute_share: int
     """Percent of the time that each volunteer may compute."""
     cores: int
-    load: float
+    load: float = 0.0
     """Of the machine, at the end."""
 
 
@@ -95,13 +95,13 @@ def make_report(settings: Settings, seen: Seen, paired: Seen, per_step: int) -> 
     share = tokens / reference_tokens if reference_tokens else None
     missing = missing_share(seen)
     corrected = None if share is None else share / max(1e-9, 1.0 - missing)
-    problems = _problems(faults, seen.crashes, ledger.missing, compared, tokens)
+    problems = what_broke(faults, seen.crashes, ledger)
+    if not compared or not tokens:
+        problems.append("no step could be compared: the swarm did not go on")
     if settings.averaging == "local":
         problems += _late_problems(higher, spread)
     elif gap is not None and gap > TOLERANCE:
         problems.append(f"the losses differ by {gap:.1e}, more than {TOLERANCE:g}")
-    if ledger.doubled or ledger.differing:
-        problems.append("an invariant is broken: see doubled and differing")
     return Report(
         ok=not problems,
         problems=problems,
@@ -127,20 +127,15 @@ def make_report(settings: Settings, seen: Seen, paired: Seen, per_step: int) -> 
     )
 
 
-def _problems(
-    faults: Sequence[FaultFigures],
-    crashes: Sequence[str],
-    missing: Sequence[int],
-    compared: int,
-    tokens: int,
-) -> list[str]:
+def what_broke(faults: Sequence[FaultFigures], crashes: Sequence[str], ledger: Ledger) -> list[str]:
+    """Return what went wrong in a run of the real swarm, in words: nothing should."""
     problems = list(crashes)
     lost = [f"{f.fault} rolled back {f.lost_steps} steps" for f in faults if f.lost_steps]
     problems += [text for text in lost if not text.startswith("stage")]
-    if missing:
-        problems.append(f"steps {list(missing[:10])} were never seen closed")
-    if not compared or not tokens:
-        problems.append("no step could be compared: the swarm did not go on")
+    if ledger.missing:
+        problems.append(f"steps {list(ledger.missing[:10])} were never seen closed")
+    if ledger.doubled or ledger.differing:
+        problems.append("an invariant is broken: see doubled and differing")
     return problems
 
 
@@ -171,20 +166,18 @@ LOCAL = (
 HEAD = ("#", "fault", "stage", "step", "RTO", "next step", "one more", "lost steps")
 
 
-def table(report: Report) -> list[list[str]]:
-    """Return the faults as rows of text, the head first; times in seconds."""
-    rows = [list(HEAD)]
+def _rows(report: Report) -> Iterator[list[str]]:
+    """Yield the faults as rows of text; times in seconds."""
     for fault in report.faults:
         rto = _seconds(fault.rto_s) + ("*" if fault.rto_by == "step" else "")
         name = fault.fault if fault.at_s is not None else f"{fault.fault} (its moment never came)"
         step = "-" if fault.step is None else str(fault.step)
         start = [str(fault.number + 1), name, str(fault.stage), step]
         times = [rto, _seconds(fault.stall_s), _seconds(fault.back_s)]
-        rows.append([*start, *times, str(fault.lost_steps)])
-    return rows
+        yield [*start, *times, str(fault.lost_steps)]
 
 
-def summary(report: Report) -> list[tuple[str, str]]:
+def _summary(report: Report) -> list[tuple[str, str]]:
     """Return the figures of the pair with their names."""
     done = [fault for fault in report.faults if fault.at_s is not None]
     times = [fault.rto_s for fault in done if fault.rto_s is not None]
@@ -219,9 +212,8 @@ def _losses(report: Report) -> list[tuple[str, str]]:
 
 def text_report(report: Report) -> str:
     """Return the report for a terminal."""
-    head, *rows = table(report)
-    lines = list(aligned(head, rows))
-    named = summary(report)
+    lines = list(aligned(HEAD, list(_rows(report))))
+    named = _summary(report)
     width = max(len(name) for name, _ in named) + 2
     lines += ["", *(f"{name:<{width}}{words}" for name, words in named)]
     lines += [f"not ok: {problem}" for problem in report.problems]
@@ -231,39 +223,20 @@ def text_report(report: Report) -> str:
 def markdown(report: Report) -> str:
     """Return the report as a Markdown document."""
     asked = report.settings
-    head, *rows = table(report)
-    kinds = dict.fromkeys(name.partition("@")[0] for name in asked.faults)
-    lines = [
+    kinds = {name.partition("@")[0] for name in asked.faults}
+    parts = [
         "# Chaos",
-        "",
         f"{asked.volunteers} volunteers in {asked.stages} stages, averaging {asked.averaging}, as "
         f"processes on one machine of {asked.cores} cores (load {asked.load:g} at the end), "
         f"each computing {asked.compute_share} % of the time; {asked.seconds:g} s, a fault every "
         f"{asked.every_s:g} s, seed {asked.seed}; against a run of the same manifest without "
         "faults. Written by `volunteer chaos`.",
-        "",
-        *_markdown_table(["figure", ""], [list(pair) for pair in summary(report)]),
-        "",
-        *([f"- not ok: {problem}" for problem in report.problems] or ["Everything held."]),
-        "",
-        "## The faults",
-        "",
-        *_markdown_table(head, rows),
-        "",
+        f"```\n{text_report(report)}\n```",
         LEGEND,
-        "",
-        *([LOCAL, ""] if asked.averaging == "local" else []),
-        *_markdown_table(
-            ["fault", "what is done"], [[k, MEANINGS[k]] for k in MEANINGS if k in kinds]
-        ),
-        "",
+        *([LOCAL] if asked.averaging == "local" else []),
+        "\n".join(f"- {kind}: {what}" for kind, what in MEANINGS.items() if kind in kinds),
     ]
-    return "\n".join(lines)
-
-
-def _markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = [head, ["---"] * len(head), *rows]
-    return ["| " + " | ".join(line) + " |" for line in lines]
+    return "\n\n".join(parts) + "\n"
 
 
 def _seconds(value: float | None) -> str:

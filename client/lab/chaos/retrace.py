@@ -11,10 +11,12 @@ import itertools
 import multiprocessing
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from client.lab.reference import train_reference, training_plan
+from msgspec.structs import replace
+
+from client.lab.reference import microbatches_of, train_reference
 from model_zoo.datasets.corpus import Corpus
 from model_zoo.datasets.folder import open_folder
 from protocol.manifest import Manifest
@@ -45,20 +47,20 @@ def losses(run: Rounds) -> dict[int, float]:
     """Make the rounds of a run again; return the losses by step."""
     if not run.shares:
         return {}
-    plan = replace(training_plan(run.manifest), steps=len(run.shares))
-    counted = _by_replica(run.shares, plan.microbatches_per_step)
-    rng = random.Random(plan.seed)
+    manifest = replace(run.manifest, steps=len(run.shares))
+    counted = _by_replica(run.shares, manifest.microbatches_per_step)
+    rng = random.Random(manifest.seed)
 
     def dealt(step: int) -> list[list[int]]:
         turns = [replica for replica, count in counted[step].items() for _ in range(count)]
         rng.shuffle(turns)
         hands: list[list[int]] = [[] for _ in range(max(counted[step]) + 1)]
-        for replica, microbatch in zip(turns, plan.of_step(step), strict=False):
+        for replica, microbatch in zip(turns, microbatches_of(manifest, step), strict=False):
             hands[replica].append(microbatch)
         return hands
 
     corpus = Corpus.from_folder(open_folder(run.data))
-    return dict(enumerate(train_reference(plan, corpus, threads=1, dealt=dealt).losses))
+    return dict(enumerate(train_reference(manifest, corpus, threads=1, dealt=dealt).losses))
 
 
 def _by_replica(shares: Sequence[Mapping[str, int]], whole: int) -> list[dict[int, int]]:

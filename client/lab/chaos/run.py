@@ -1,7 +1,7 @@
 """One run: starts a swarm, observes it, injects the faults of its schedule, and ends it.
 
-The paired run is the same with an empty schedule. Observations are collected in a ``Seen``;
-``measure`` evaluates them.
+The paired run is the same with an empty schedule, the demo one with a single kill. Observations are
+collected in a ``Seen``; ``measure`` evaluates them.
 """
 
 import time
@@ -18,6 +18,8 @@ from client.lab.chaos.wires import Wires
 
 POLL_S = 0.2
 LOOK_S = 1.0
+TELL_S = 5.0
+"""Between two lines about the progress of training."""
 WARM_STEPS = 3
 """Steps before time is taken."""
 READY_S = 240.0
@@ -49,11 +51,13 @@ class Run:
 
     Args:
         ground: the swarm's manifest and its founder's signature.
-        folder: for homes and logs; short.
+        folder: for homes; short.
         schedule: the faults.
-        volunteers: their number.
+        logs: the folder for logs.
+        names: of the volunteers.
         flags: further flags of each.
         say: shows a line to the user.
+        restarts: whether killed volunteers are started again.
     """
 
     def __init__(
@@ -62,18 +66,21 @@ class Run:
         folder: Path,
         schedule: Sequence[Planned],
         *,
-        volunteers: int,
-        flags: Sequence[str],
+        logs: Path,
+        names: Sequence[str],
+        flags: Sequence[str] = (),
         say: Callable[[str], None],
+        restarts: bool = True,
     ) -> None:
-        self._ground, self._say = ground, say
-        self._names = [f"v{number}" for number in range(1, volunteers + 1)]
-        self._crew = Crew(folder, flags)
+        self._ground, self._names, self._say = ground, names, say
+        self._crew = Crew(folder, logs, flags)
         self._wires = Wires(self._crew.processes)
         stages = ground.manifest.stage_count
-        self._injector = Injector(self._crew, self._wires, schedule, stages, say)
+        self._injector = Injector(self._crew, self._wires, schedule, stages, say, restarts=restarts)
         self._looked = self._said = 0.0
-        self._steps: dict[int, float] = {}
+        self._steps = set[int]()
+        self._news = ""
+        """What was said last of a step, while nobody has heard it."""
         self.seen = Seen()
 
     def perform(self, seconds: float) -> Seen:
@@ -84,9 +91,7 @@ class Run:
         """
         with self._wires, self._crew:
             self._start()
-            self.seen.began = time.time()
             self._watch(seconds)
-            self._finish_open_fault()
             self.seen.ended = self.seen.began + seconds
             self.seen.injected = self._injector.injected
             for volunteer in self._crew.volunteers.values():
@@ -103,7 +108,6 @@ class Run:
         self._until("a first volunteer", lambda: self._crew.share_capacity(first))
         for volunteer in others:
             self._crew.start(volunteer)
-        self._until("all volunteers at work", self._is_ready)
 
     def _is_ready(self) -> bool:
         serving = all(v.stage is not None for v in self._crew.volunteers.values())
@@ -119,9 +123,13 @@ class Run:
     # --- watching ----------------------------------------------------------------------------
 
     def _watch(self, seconds: float) -> None:
+        """Observe for so long once all are at work, and until the last fault is undone, so that its
+        figures are whole."""
+        self._until("all volunteers at work", self._is_ready)
+        self.seen.began = time.time()
         end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            self._turn(begin=True)
+        while (begin := time.monotonic() < end) or self._injector.busy:
+            self._turn(begin=begin)
             time.sleep(POLL_S)
 
     def _turn(self, *, begin: bool) -> None:
@@ -129,12 +137,10 @@ class Run:
         self._injector.tick(now, now - self.seen.began, begin=begin)
         self._look()
         self._mourn(now)
-
-    def _finish_open_fault(self) -> None:
-        """Wait until the last fault is undone, so that its figures are whole."""
-        while self._injector.busy:
-            self._turn(begin=False)
-            time.sleep(POLL_S)
+        if self._news and time.monotonic() - self._said > TELL_S:
+            self._said = time.monotonic()
+            self._say(self._news)
+            self._news = ""
 
     def _look(self) -> None:
         for note in self._crew.notes():
@@ -153,10 +159,8 @@ class Run:
             self.seen.trouble.append(f"{note.name}: {note.words[:300]}")
         step = note.number("step")
         if note.kind == "StepCommitted" and step is not None and step not in self._steps:
-            self._steps[step] = note.time
-            if time.monotonic() - self._said > 5.0:
-                self._said = time.monotonic()
-                self._say(note.words)
+            self._steps.add(step)
+            self._news = note.words
 
     def _note_state(self, volunteer: Volunteer) -> None:
         at_work = volunteer.stage is not None and not volunteer.stopped

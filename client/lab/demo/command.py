@@ -7,21 +7,20 @@ one in the middle, and ends with a report. Writes only to its output folder and 
 leaves no process behind, even after an error.
 """
 
-import shutil
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter, validators
 
-from client.cli.terminal.output import print_json, printable
-from client.errors import ExitCode, UserError, system_errors
+from client.cli.terminal.answer import Answer, answered
+from client.errors import ExitCode, UserError
+from client.lab.chaos.command import prepare
 
-MARKER = ".volunteer-demo"
-"""Marks the output folder, so that only files of a demo are ever removed."""
 MIN_STEPS = 10
 Count = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 
 
+@answered
 def demo(
     *,
     steps: Annotated[int, Parameter(validator=validators.Number(gte=MIN_STEPS))] = 240,
@@ -30,8 +29,7 @@ def demo(
     kill: Annotated[bool, Parameter(negative="--no-kill")] = True,
     out: Path = Path("demo-out"),
     timeout_s: Annotated[float, Parameter(validator=validators.Number(gt=0))] = 330.0,
-    json: bool = False,
-) -> int:
+) -> Answer:
     """Train with four volunteers on this machine, kill one, show that nothing is lost.
 
     Args:
@@ -39,44 +37,19 @@ def demo(
         volunteers: Processes to start.
         stages: Stages to cut the model into; with too few volunteers per stage nobody is killed.
         kill: Kill one volunteer on the way.
-        out: Folder for the results; an earlier demo's are replaced.
+        out: Folder for the results; files of an earlier demo are written over.
         timeout_s: Give up training after so many seconds.
-        json: Print the report as JSON.
     """
     if volunteers < stages:
         problem = f"{stages} stages need at least {stages} volunteers, not {volunteers}"
         raise UserError(problem, "see volunteer demo --help", ExitCode.USAGE)
-    prepare_folder(out)
+    prepare(out)
 
-    from client.lab.demo.play import Play
+    from client.lab.demo.play import play
     from client.lab.demo.report import report_text
 
-    play = Play(out, steps=steps, volunteers=volunteers, stages=stages, kill=kill)
-    report = play.perform(timeout_s)
-    if json:
-        print_json(report)
-    else:
-        print(printable(report_text(report)))
-    return ExitCode.OK if report.ok else ExitCode.RUNTIME
-
-
-def prepare_folder(out: Path) -> None:
-    """Empty the folder of an earlier demo, or make a new one.
-
-    Raises:
-        UserError: it has other files, or cannot be written.
-    """
-    with system_errors(f"cannot use {out}", "choose another --out"):
-        if not _is_ours(out):
-            problem = f"{out} holds something that no demo wrote"
-            raise UserError(problem, "choose another folder with --out", ExitCode.CONFIG)
-        shutil.rmtree(out, ignore_errors=True)
-        out.mkdir(parents=True)
-        (out / MARKER).touch()
-
-
-def _is_ours(out: Path) -> bool:
-    """Say whether the folder may be emptied: absent, empty, or an earlier demo's."""
-    if not out.exists():
-        return True
-    return out.is_dir() and ((out / MARKER).is_file() or not any(out.iterdir()))
+    report = play(
+        out, steps=steps, volunteers=volunteers, stages=stages, kill=kill, timeout_s=timeout_s
+    )
+    code = ExitCode.OK if report.ok else ExitCode.RUNTIME
+    return Answer(report, report_text(report), code=code)

@@ -1,160 +1,89 @@
-"""The demo's run: watches the volunteers, kills one on the way, and notes the recovery.
+"""The demo's run: trains to the last step, kills a volunteer on the way, and shows it live."""
 
-It drives processes only through their control sockets and signals, as any user could. It holds the
-observations; the report evaluates them.
-"""
-
+import shutil
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from pathlib import Path
 
-from client.control.snapshot import EventView, Snapshot
+from client.control.snapshot import Snapshot
+from client.lab.chaos.catalogue import Fault
+from client.lab.chaos.ground import Ground
+from client.lab.chaos.measure import read_progress
+from client.lab.chaos.run import Run
+from client.lab.chaos.schedule import Planned
 from client.lab.demo.screen import Screen, View
-from client.lab.local_swarm import LocalSwarm, Member
 
 KILL_AT = 0.4
 """Share of the steps after which a volunteer is killed: late enough that all have joined."""
 
 
-@dataclass(frozen=True)
-class Kill:
-    """A volunteer that was killed, and its recovery."""
+class DemoRun(Run):
+    """A run of at most one fault, whose victim stays away.
 
-    name: str
-    peer: str
-    step: int
-    time: float
-    """Unix seconds."""
+    Args:
+        ground, homes, names: see ``Run``.
+        out: the folder for the swarm file and the logs.
+        screen: shows it.
+        kill: whether to kill a volunteer, of the last stage where it is not alone there:
+            microbatches are in flight to it, so that its death requires re-routing.
+    """
 
-
-@dataclass
-class Observed:
-    """The observations from outside."""
-
-    losses: dict[int, float] = field(default_factory=dict)
-    """Mean training loss by step."""
-    names: dict[str, str] = field(default_factory=dict)
-    """Peer id to the name of the volunteer."""
-    last: dict[str, Snapshot] = field(default_factory=dict)
-    """The newest snapshot of every volunteer, by name."""
-    kill: Kill | None = None
-    recovered_s: float | None = None
-    """From SIGKILL to the first accepted backward of a re-routed microbatch."""
-    tokens_per_s: list[float] = field(default_factory=list)
-    """Samples of the swarm's speed."""
+    def __init__(
+        self,
+        ground: Ground,
+        homes: Path,
+        out: Path,
+        screen: Screen,
+        *,
+        names: list[str],
+        kill: bool,
+    ) -> None:
+        last = ground.manifest.stage_count - 1
+        kills = (Planned(0, 0.0, Fault("kill", "any"), last, 0, 0.0),) if kill else ()
+        logs = out / "logs"
+        super().__init__(
+            ground, homes, kills, logs=logs, names=names, say=screen.say, restarts=False
+        )
+        self._screen, self._out = screen, out
 
     def total(self, counter: str) -> int:
-        """Return the sum of one counter over all volunteers."""
-        return sum(getattr(now.counters, counter) for now in self.last.values())
+        """Return the sum of one counter over the volunteers that were not killed."""
+        return sum(getattr(now.counters, counter) for now in self._seen_last())
 
-
-class DemoRun:
-    """One run of the demo; ``run`` returns when the swarm is done."""
-
-    def __init__(self, swarm: LocalSwarm, screen: Screen, *, kill: bool, timeout_s: float) -> None:
-        self._swarm = swarm
-        self._screen = screen
-        self._wants_kill = kill
-        self._begin = time.monotonic()
-        self._timeout_s = timeout_s
-        self.observed = Observed()
-
-    def run(self) -> Observed:
-        """Watch until every living volunteer is done.
+    def _watch(self, seconds: float) -> None:
+        """Train to the last step within so many seconds.
 
         Raises:
             UserError: a volunteer ended that was not killed, or time ran out.
         """
-        self._swarm.wait("done", self._turn, self._timeout_s)
-        return self.observed
-
-    def _turn(self) -> bool:
-        """Look, and do what is due; tell whether all are done."""
+        self.seen.began = time.time()
+        shutil.copy(self._crew.swarm_file, self._out / "demo.swarm")
+        self._crew.swarm.wait("done", self._is_done, seconds)
+        self._crew.swarm.stop()
         self._look()
-        self._kill_one_when_due()
-        return self._done()
 
-    def _look(self) -> None:
-        for member in self._swarm.alive:
-            now = member.snapshot()
-            if now is not None:
-                self.observed.last[member.name] = now
-                self.observed.names[now.peer] = member.name
-            for event in member.new_events():
-                self._learn(event)
-        newest = self._newest()
-        if newest is not None:
-            self._note(newest)
-            self._screen.show(self._view(newest))
+    def _is_done(self) -> bool:
+        """Look, kill one when it is time, and tell whether all are done."""
+        self._look()
+        living = list(self._crew.alive)
+        newest = max(self._seen_last(), key=lambda now: now.step, default=None)
+        if newest is None:
+            return False
+        now = time.time()
+        late = newest.step >= KILL_AT * newest.steps
+        self._injector.tick(now, now - self.seen.began, begin=late)
+        self._screen.show(self._view(newest))
+        return all(v.last is not None and v.last.state == "done" for v in living)
 
-    def _learn(self, event: EventView) -> None:
-        if event.kind == "StepCommitted":
-            step, loss = event.data.get("step"), event.data.get("loss")
-            if isinstance(step, int) and isinstance(loss, float):
-                self.observed.losses[step] = loss
-        elif event.kind == "RecoveryEvent" and event.data.get("phase") == "recovered":
-            self._recovered(event)
-
-    def _recovered(self, event: EventView) -> None:
-        kill = self.observed.kill
-        if kill is None or event.time < kill.time:
-            return
-        taken_s = event.time - kill.time
-        known_s = self.observed.recovered_s
-        self.observed.recovered_s = taken_s if known_s is None else min(known_s, taken_s)
-
-    def _kill_one_when_due(self) -> None:
-        newest = self._newest()
-        if not self._wants_kill or newest is None or newest.step < KILL_AT * newest.steps:
-            return
-        victim = choose_victim(self._swarm.alive, self.observed, newest)
-        if victim is None:
-            return
-        self._wants_kill = False
-        moment = victim.kill()
-        peer = self.observed.last[victim.name].peer
-        self.observed.kill = Kill(victim.name, peer, newest.step, moment)
-        self._screen.say(f"SIGKILL to {victim.name} at step {newest.step}")
-
-    def _note(self, newest: Snapshot) -> None:
-        if newest.loss is not None and newest.step:
-            self.observed.losses.setdefault(newest.step - 1, newest.loss)
-        if newest.state == "training" and newest.tokens_per_s > 0:
-            self.observed.tokens_per_s.append(newest.tokens_per_s)
-
-    def _newest(self) -> Snapshot | None:
-        living = [self.observed.last.get(member.name) for member in self._swarm.alive]
-        return max((now for now in living if now), key=lambda now: now.step, default=None)
-
-    def _done(self) -> bool:
-        living = [self.observed.last.get(member.name) for member in self._swarm.alive]
-        return bool(living) and all(now is not None and now.state == "done" for now in living)
+    def _seen_last(self) -> list[Snapshot]:
+        """Return the newest snapshot of every living volunteer."""
+        return [v.last for v in self._crew.volunteers.values() if v.last is not None]
 
     def _view(self, newest: Snapshot) -> View:
-        kill = self.observed.kill
+        volunteers = self._crew.volunteers.values()
         return View(
             now=newest,
-            names=self.observed.names,
-            dead=frozenset({kill.peer} if kill else ()),
-            losses=[loss for _, loss in sorted(self.observed.losses.items())],
-            elapsed_s=time.monotonic() - self._begin,
+            names={volunteer.peer: volunteer.name for volunteer in volunteers},
+            dead=frozenset(v.peer for v in volunteers if v.member is not None and not v.alive),
+            losses=[loss for _, loss in sorted(read_progress(self.seen.notes).losses.items())],
+            elapsed_s=time.time() - self.seen.began,
         )
-
-
-def choose_victim(alive: Iterator[Member], seen: Observed, newest: Snapshot) -> Member | None:
-    """Return a volunteer that serves every stage it holds beside another live replica.
-
-    Of several, one of the latest stage: microbatches are in flight to it, so that its death
-    requires re-routing.
-    """
-    serving = {
-        stage.stage: {replica.peer for replica in stage.replicas if replica.state == "serving"}
-        for stage in newest.stages
-    }
-    candidates: list[tuple[int, int, Member]] = []
-    for member in alive:
-        now = seen.last.get(member.name)
-        held = [seat.stage for seat in now.seats] if now else []
-        if now and held and all(serving.get(stage, set()) > {now.peer} for stage in held):
-            candidates.append((max(held), len(candidates), member))
-    return max(candidates)[2] if candidates else None

@@ -5,39 +5,20 @@ Group: try and measure
 Nothing is trained and no network is used. One world per command; several policies see the same one.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import Parameter, validators
-from msgspec import Struct
 
-from client.cli.terminal.output import print_json
-from client.cli.terminal.parameters import AsJson
+from client.cli.terminal.answer import Answer, answered
 from client.errors import ExitCode, UserError
 from client.lab.simulate.screen import Bar, report
-
-if TYPE_CHECKING:
-    from client.lab.simulate.market.nature import Nature
-    from client.lab.simulate.market.score import Figures
 
 DEFAULT_POLICIES = ("ours", "petals-0.95", "greedy-join")
 MAX_VOLUNTEERS = 100_000
 Count = Annotated[int, Parameter(validator=validators.Number(gte=1, lte=MAX_VOLUNTEERS))]
 
 
-class Answer(Struct, frozen=True):
-    """Answer of ``volunteer simulate --json``."""
-
-    volunteers: int
-    stages: int
-    churn_per_hour: float
-    hours: float
-    seed: int
-    policies: list[Figures]
-    schema_version: int = 1
-
-
+@answered
 def simulate(
     *,
     volunteers: Count = 100,
@@ -46,8 +27,7 @@ def simulate(
     hours: Annotated[float, Parameter(validator=validators.Number(gt=0, lte=1000))] = 3.0,
     seed: Annotated[int, Parameter(validator=validators.Number(gte=0, lt=2**62))] = 0,
     policy: tuple[str, ...] = DEFAULT_POLICIES,
-    json: AsJson = False,
-) -> None:
+) -> Answer:
     """Simulate the matching of a swarm and compare policies.
 
     Args:
@@ -66,10 +46,15 @@ def simulate(
     nature = draw(Setting(volunteers, stages, churn / 100.0, hours, seed))
     with Bar() as bar:
         found = list(compare(nature, policy, bar.show))
-    if json:
-        print_json(answer(nature, found))
-        return
-    print(report(nature.setting, found))
+    document = {
+        "volunteers": volunteers,
+        "stages": stages,
+        "churn_per_hour": nature.setting.churn,
+        "hours": hours,
+        "seed": seed,
+        "policies": found,
+    }
+    return Answer(document, report(nature.setting, found))
 
 
 def check_policies(names: tuple[str, ...]) -> None:
@@ -83,16 +68,3 @@ def check_policies(names: tuple[str, ...]) -> None:
                 f"choose from {', '.join(POLICIES)}",
                 ExitCode.USAGE,
             )
-
-
-def answer(nature: Nature, found: list[Figures]) -> Answer:
-    """Return the figures with their setting."""
-    setting = nature.setting
-    return Answer(
-        volunteers=setting.volunteers,
-        stages=setting.stages,
-        churn_per_hour=setting.churn,
-        hours=setting.hours,
-        seed=setting.seed,
-        policies=found,
-    )

@@ -9,7 +9,7 @@ Hashes are the executor's: the world compares real parameters (I2, I5).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,12 @@ from client.compute.averaging import Averager
 from client.compute.executor import Executor
 from client.compute.payload import Buffer
 from client.compute.requests import Answer, Failed, Load, OpenStage, Save
-from client.lab.reference import TrainingPlan
 from client.lab.simulate.invariants import expect
 from client.lab.simulate.multisets import MultisetWorker
 from client.lab.simulate.training import TrainingWorld, WorldConfig
 from client.lab.simulate.worker import Payloads, payload_digest
 from client.train.workers.tasks import results, sources
-from model_zoo.specs.aggregation import DEFAULT as SUM
-from model_zoo.specs.codec import AveragingCodec, Codec
-from model_zoo.specs.data import DataSpec
-from protocol.manifest import Manifest, StageCost
+from protocol.manifest import Manifest
 from protocol.pipeline.effects import ContributeTask, Outcome, PayloadKey, Task
 from protocol.pipeline.place import Place
 
@@ -45,67 +41,35 @@ class _Labelled(msgspec.Struct, frozen=True, array_like=True):
 _decoder = msgspec.msgpack.Decoder(_Labelled)
 
 
-@dataclass(frozen=True, slots=True)
-class TensorSwarm:
-    """The training run of a swarm of executors.
+def tensor_world(
+    run: Manifest, corpus: Path, folder: Path, *, replicas: int, seed: int
+) -> TrainingWorld:
+    """Return a world of executors in which ``replicas`` peers hold each stage.
 
-    Attributes:
-        plan: model, cut, optimizer, samples and steps, as the reference trainer takes them.
+    Args:
+        run: what they train.
         corpus: a data folder.
         folder: where versions are saved for newcomers.
-        data: what a manifest would say of it.
+        replicas: peers of each stage.
+        seed: of what happens by chance.
     """
+    config = WorldConfig(
+        stages=run.stage_count,
+        replicas=replicas,
+        per_step=run.microbatches_per_step,
+        steps=run.steps,
+        tokens_per_step=run.tokens_per_step,
+        seed=seed,
+    )
 
-    plan: TrainingPlan
-    corpus: Path
-    data: DataSpec
-    folder: Path
-    boundary_codec: Codec = "fp32"
-    averaging_codec: AveragingCodec = "fp32"
-    aggregation: str = SUM
-
-    def world(self, replicas: int, seed: int) -> TrainingWorld:
-        """Return a world in which ``replicas`` peers hold each stage."""
-        plan = self.plan
-        config = WorldConfig(
-            stages=len(plan.layers_per_stage),
-            replicas=replicas,
-            per_step=plan.microbatches_per_step,
-            steps=plan.steps,
-            tokens_per_step=plan.tokens_per_step,
-            seed=seed,
-        )
-        return TrainingWorld(config, self._open)
-
-    def _open(self, place: Place) -> TensorWorker:
-        plan = self.plan
-        manifest = Manifest(
-            protocol=1,
-            name="simulated",
-            founder=place.me,
-            created=0,
-            seed=plan.seed,
-            model=plan.spec,
-            stages=tuple(StageCost(n, 0.0, 1, 0.0, 0.0, 0.0) for n in plan.layers_per_stage),
-            sequences_per_microbatch=plan.sequences_per_microbatch,
-            microbatches_per_step=plan.microbatches_per_step,
-            steps=plan.steps,
-            optimizer=plan.optimizer,
-            data=self.data,
-            boundary_codec=self.boundary_codec,
-            averaging_codec=self.averaging_codec,
-            local_rounds=plan.local_rounds,
-            compute=plan.precision,
-            aggregation=self.aggregation,
-        )
+    def opened(place: Place) -> TensorWorker:
+        text = str(corpus) if place.first else ""
         request = OpenStage(
-            swarm=SWARM,
-            peer=place.me,
-            manifest=manifest,
-            stage=place.stage,
-            corpus=str(self.corpus) if place.first else "",
+            swarm=SWARM, peer=place.me, manifest=run, stage=place.stage, corpus=text
         )
-        return TensorWorker(place, request, self.folder)
+        return TensorWorker(place, request, folder)
+
+    return TrainingWorld(config, opened)
 
 
 class _Decoded(dict[PayloadKey, _Labelled]):

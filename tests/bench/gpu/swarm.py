@@ -75,7 +75,7 @@ def trained(
         home.mkdir(mode=0o700, exist_ok=True)
         (home / Entry.COMPILED).symlink_to(asked.cache)
     first = processes.start(NAMES[0], flags)
-    first.wait_until_it_answers(90)
+    processes.wait("an answer", first.snapshot, 90)
     processes.start(NAMES[1], flags)
     steps = 5 if asked.small else STEPS
     while len(processes.committed()) < steps and time.monotonic() < end:

@@ -20,6 +20,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 from client.lab import reference
 from model_zoo.datasets.corpus import Corpus
+from model_zoo.specs.optimizer import learning_rate
 from model_zoo.specs.slices import slices
 from model_zoo.stages import build_stage, summed_loss
 from protocol.manifest import Manifest
@@ -40,37 +41,36 @@ def main() -> None:
 
 def train(manifest: Manifest, rank: int) -> tuple[list[float], list[float]]:
     """Train a stage; return when steps ended and, at the last stage, their losses per token."""
-    plan = reference.training_plan(manifest)
     corpus = corpus_of("stdlib")
-    part = slices(plan.layers_per_stage)[rank]
-    module = build_stage(plan.spec, part, plan.seed)
-    groups: list[list[torch.nn.Parameter]] = [[] for _ in plan.layers_per_stage]
+    part = slices(manifest.layers_per_stage)[rank]
+    module = build_stage(manifest.model, part, manifest.seed)
+    groups: list[list[torch.nn.Parameter]] = [[] for _ in manifest.layers_per_stage]
     groups[rank] = list(module.parameters())  # the others' are in other processes
-    optimizer = reference.twin_of(plan.optimizer, plan.spec, [module])
+    optimizer = reference.twin_of(manifest.optimizer, manifest.model, [module])
     stage = PipelineStage(module, rank, part.count, torch.device("cpu"))
     # The loss is a sum and divided by the step's tokens once, as in the reference trainer.
-    schedule = Schedule1F1B(stage, plan.microbatches_per_step, summed_loss, scale_grads=False)
+    schedule = Schedule1F1B(stage, manifest.microbatches_per_step, summed_loss, scale_grads=False)
     moments, losses = [time.monotonic()], []
-    for step in range(plan.steps):
-        inputs, targets = step_data(plan, corpus, step)  # (M B, T) each
+    for step in range(manifest.steps):
+        inputs, targets = step_data(manifest, corpus, step)  # (M B, T) each
         if rank == 0:
             schedule.step(inputs, return_outputs=False)
         else:
             found: list[Tensor] = []
             schedule.step(target=targets, losses=found, return_outputs=False)
-            losses.append(sum(loss.item() for loss in found) / plan.tokens_per_step)
-        reference.make_mean(groups, plan.tokens_per_step, plan.optimizer)
-        reference.apply(optimizer, plan.learning_rate(step))
+            losses.append(sum(loss.item() for loss in found) / manifest.tokens_per_step)
+        reference.make_mean(groups, manifest.tokens_per_step, manifest.optimizer)
+        reference.apply(optimizer, learning_rate(manifest.optimizer, step))
         moments.append(time.monotonic())
     return moments, losses
 
 
-def step_data(plan: reference.TrainingPlan, corpus: Corpus, step: int) -> tuple[Tensor, Tensor]:
+def step_data(manifest: Manifest, corpus: Corpus, step: int) -> tuple[Tensor, Tensor]:
     """Return inputs and targets of a step's microbatches, one below the other."""
-    first, rows = step * plan.microbatches_per_step, plan.sequences_per_microbatch
+    rows = manifest.sequences_per_microbatch
     pairs = [
-        reference._split(corpus.sample(m, rows, plan.spec.context, plan.seed))
-        for m in range(first, first + plan.microbatches_per_step)
+        reference._split(corpus.sample(m, rows, manifest.model.context, manifest.seed))
+        for m in reference.microbatches_of(manifest, step)
     ]
     inputs, targets, _ = zip(*pairs, strict=True)
     return torch.cat(inputs), torch.cat(targets)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from client.lab.reference import train_reference, training_plan
+from client.lab.reference import train_reference
 from protocol.manifest import Manifest
 from tests.support.texts import corpus_of
 
@@ -22,10 +22,13 @@ THREADS = 2
 def main() -> None:
     """Train and print."""
     manifest = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Manifest)
-    plan, corpus = training_plan(manifest), corpus_of("stdlib")
+    corpus = corpus_of("stdlib")
     moments = [time.monotonic()]
     run = train_reference(
-        plan, corpus, threads=THREADS, on_step=lambda step, loss: moments.append(time.monotonic())
+        manifest,
+        corpus,
+        threads=THREADS,
+        on_step=lambda step, loss: moments.append(time.monotonic()),
     )
     print(json.dumps({"moments": moments, "losses": run.losses}), flush=True)
 

@@ -109,7 +109,7 @@ def swarm_moments(swarm: SwarmFile, homes: Path) -> list[float]:
     steps = swarm.manifest.steps
     with LocalSwarm(homes / SWARM_FILE, homes, homes / "logs") as processes:
         first = processes.start(NAMES[0], JOIN_FLAGS)
-        first.wait_until_it_answers(START_TIMEOUT_S)
+        processes.wait("an answer", first.snapshot, START_TIMEOUT_S)
         processes.start(NAMES[1], JOIN_FLAGS)
         processes.wait(f"{steps} steps", lambda: len(processes.committed()) >= steps, TIMEOUT_S)
         return [at for _, at in sorted(processes.committed().items())]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from client.lab.reference import TrainingPlan, evaluate, train_reference
+from client.lab.reference import evaluate, train_reference
 from model_zoo import sample
 from model_zoo.datasets.corpus import Corpus
 from model_zoo.sample import stream
@@ -11,6 +11,7 @@ from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.stages import build_whole, load_whole
 from model_zoo.threads import limited_threads
+from tests.support.compute_stages import small_run
 from tests.support.sampling import generate
 from tests.support.small_models import SPECS
 
@@ -19,8 +20,10 @@ SPEC = ModelSpec("llama", 2, 32, 4, 2, 64, context=24)
 
 def test_a_trained_model_continues_its_text(corpus: Corpus) -> None:
     optimizer = OptimizerSpec(1e-2, 1e-3, warmup_steps=5, decay_steps=120, beta2=0.95)
-    plan = TrainingPlan(SPEC, (2,), optimizer, 0, 120, 1, 8)
-    model = load_whole(SPEC, train_reference(plan, corpus).state)
+    run = small_run(
+        [2], model=SPEC, optimizer=optimizer, seed=0, steps=120, microbatches=1, sequences=8
+    )
+    model = load_whole(SPEC, train_reference(run, corpus).state)
     text = generate(model, "the quick brown ", 30, temperature=0)
     assert text == "fox jumps over the lazy dog. t"
 
@@ -30,8 +33,10 @@ def test_loss_falls(name: str, corpus: Corpus) -> None:
     spec = SPECS[name]
     seen: list[tuple[int, float]] = []
     optimizer = OptimizerSpec(3e-3, 3e-4, warmup_steps=5, decay_steps=40, beta2=0.95, clip=0.5)
-    plan = TrainingPlan(spec, (2, 2), optimizer, 11, 40, 2, 3)
-    run = train_reference(plan, corpus, on_step=lambda step, loss: seen.append((step, loss)))
+    small = small_run(
+        [2, 2], model=spec, optimizer=optimizer, seed=11, steps=40, microbatches=2, sequences=3
+    )
+    run = train_reference(small, corpus, on_step=lambda step, loss: seen.append((step, loss)))
     assert seen == list(enumerate(run.losses))
     assert run.losses[0] == pytest.approx(5.55, abs=0.1)  # ln 256
     assert run.losses[-1] < run.losses[0] - 1.5

@@ -8,7 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from client.lab.simulate.chaos.config import ChaosConfig
 from client.lab.simulate.chaos.replay import run_once
@@ -45,17 +45,11 @@ class Tally:
 
     def add(self, other: Tally) -> None:
         """Add the results of other seeds."""
-        self.runs += other.runs
-        self.faults += other.faults
         counts = [count for count in (self.fewest, other.fewest) if count is not None]
+        for each in fields(self):
+            if each.name not in ("fewest", "failed"):
+                setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
         self.fewest = min(counts, default=None)
-        self.phases += other.phases
-        self.tricks += other.tricks
-        self.lies += other.lies
-        self.versions += other.versions
-        self.audits += other.audits
-        self.lasted += other.lasted
-        self.undiscovered += other.undiscovered
         self.failed |= other.failed
 
 

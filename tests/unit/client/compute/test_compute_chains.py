@@ -15,7 +15,7 @@ import torch
 from msgspec.structs import replace
 
 from client.compute.payload import SEAL_BYTES
-from client.lab.reference import TrainingPlan, train_reference
+from client.lab.reference import train_reference
 from model_zoo.data import inputs_and_targets
 from model_zoo.specs.data import Answers, DataSpec
 from model_zoo.specs.model import ModelSpec
@@ -36,6 +36,7 @@ from tests.support.compute_stages import (
     open_request,
     opened,
     relative_error,
+    small_run,
     token_tensors,
     tokens_of,
 )
@@ -302,8 +303,8 @@ def test_narrow_stages_make_the_versions_of_the_reference(name: str, tmp_path: P
         for worker in chain.workers:
             worker.call(ApplyTask(step=step))
     model = NARROW["llama"].model
-    plan = TrainingPlan(model, tuple(CUT), rule, SEED, steps, each, SEQUENCES)
-    expected = train_reference(plan, corpus)
+    run = small_run(CUT, model=model, optimizer=rule, steps=steps, microbatches=each)
+    expected = train_reference(run, corpus)
     assert losses == pytest.approx(expected.losses, rel=1e-5)
     for worker in chain.workers:
         for parameter, tensor in worker.replica.flat.views(worker.replica.flat.values).items():

@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from client.lab.reference import Dealt, TrainingPlan, train_reference
+from client.lab.reference import Dealt, train_reference
 from model_zoo.datasets.corpus import Corpus
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.optimizer import OptimizerSpec
 from tests.support.compute_rounds import close_round
 from tests.support.compute_stages import (
     MICROBATCHES,
-    MODELS,
     OPTIMIZER,
     SEED,
     SEQUENCES,
@@ -22,6 +21,7 @@ from tests.support.compute_stages import (
     Chain,
     of_step,
     relative_error,
+    small_run,
 )
 from tests.support.texts import corpus_of
 
@@ -67,14 +67,12 @@ def test_executors_follow_the_reference(
                 losses[step] += passed.loss / (MICROBATCHES * SEQUENCES * TOKENS)
         for replicas in stages:
             assert len({reply.hash for reply in close_round(replicas, step)}) == 1
-    plan = TrainingPlan(
-        MODELS["gpt"], cut, optimizer, SEED, STEPS, MICROBATCHES, SEQUENCES, local_rounds=rounds
-    )
-    expected = train_reference(plan, corpus, dealt=dealt)
+    run = small_run(cut, steps=STEPS, **options)
+    expected = train_reference(run, corpus, dealt=dealt)
     assert losses == pytest.approx(expected.losses, rel=1e-5)
     for replicas in stages:
         own = replicas[0].replica
         for name, value in own.flat.views(own.parameters).items():
             assert relative_error(value, expected.state[name]) < 1e-3, name
-    in_order = train_reference(plan, corpus)
+    in_order = train_reference(run, corpus)
     assert in_order.losses != pytest.approx(expected.losses, rel=1e-4)

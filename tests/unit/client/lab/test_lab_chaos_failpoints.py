@@ -10,8 +10,7 @@ from client.compute import saving
 from client.compute.errors import DiskError
 from client.lab.chaos import moments
 from client.lab.chaos.armed import arm_writer
-from client.lab.chaos.failpoints import Failpoint, Phase, log_of
-from client.lab.chaos.record import FailpointLog
+from client.lab.chaos.failpoints import Failpoint, Phase, reached
 from client.train.stage import held_stage, seat_driver
 from client.train.stage.saver import StateSaver
 from client.train.stage.seat_driver import SeatDriver
@@ -45,24 +44,27 @@ def sent(failpoint: Failpoint, message: Message, payload: bytes = bytes(100)) ->
 
 
 def test_it_acts_once_at_its_moment_is_noted_first_and_can_be_set_again(file: Path) -> None:
-    failpoint, log = Failpoint(file), FailpointLog(log_of(file))
+    failpoint = Failpoint(file)
     forward, backward = Forward(1, 3, 3, 1, False), Backward(1, 3, 1)
     assert sent(failpoint, forward) == bytes(100), "there is no file yet"
+    assert reached(file) is None
     set_to(file, "forward corrupt")
     assert sent(failpoint, backward) == bytes(100)
+    assert reached(file) is None
     before = time.time()
     damaged = sent(failpoint, forward)
     assert (len(damaged), damaged != bytes(100)) == (100, True)
     assert sent(failpoint, forward) == bytes(100)
-    (reached,) = log.new()
-    assert before <= reached.time <= time.time()
-    assert reached.step == 3
+    at, step = reached(file) or (0.0, 0)
+    assert before <= at <= time.time()
+    assert step == 3
     set_to(file, "averaging corrupt")
     assert sent(failpoint, Reduced(0, 2, 1, 0, 1.0)) == bytes(100)
     assert sent(failpoint, Segment(0, 2, 1, 0)) != bytes(100)
+    assert reached(file) is not None
     set_to(file, "")
     assert sent(failpoint, forward) == bytes(100)
-    assert len(log.new()) == 1
+    assert reached(file) is None
 
 
 def test_nothing_is_armed_in_a_users_volunteer() -> None:

@@ -174,7 +174,7 @@ def test_a_pair_that_held_is_ok_and_reads_well() -> None:
     assert "85.0%" in text_report(report)
     planned = msgspec.structs.replace(SETTINGS, faults=["kill@forward", "stop@forward"])
     assert "1 of 2" in text_report(msgspec.structs.replace(report, settings=planned))
-    assert "| 1 | kill@forward | 1 | 2 |" in markdown(report)
+    assert text_report(report) in markdown(report)
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,13 @@
 """Local rounds made again: by as many replicas as in the run, each microbatch once."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
-from client.lab.chaos.ground import Ground
+from client.lab.chaos.ground import Ground, chaos_ground
 from client.lab.chaos.retrace import Rounds, losses
-from client.lab.reference import train_reference, training_plan
+from client.lab.reference import train_reference
 from model_zoo.datasets.corpus import Corpus
 from model_zoo.datasets.folder import open_folder
 
@@ -17,7 +17,7 @@ ROUNDS = 3
 @pytest.fixture(scope="module")
 def ground(tmp_path_factory: pytest.TempPathFactory) -> Ground:
     folder = tmp_path_factory.mktemp("founder")
-    return Ground(folder, stages=1, replicas=2, seed=1, averaging="local", small=True)
+    return chaos_ground(folder, stages=1, replicas=2, seed=1, averaging="local", small=True)
 
 
 def test_rounds_are_shared_as_they_were(ground: Ground) -> None:
@@ -27,7 +27,7 @@ def test_rounds_are_shared_as_they_were(ground: Ground) -> None:
     def again(*shares: Mapping[str, int]) -> list[float]:
         return [*losses(Rounds(ground.manifest, ground.data, shares)).values()]
 
-    plan = replace(training_plan(ground.manifest), steps=ROUNDS)
+    plan = replace(ground.manifest, steps=ROUNDS)
     corpus = Corpus.from_folder(open_folder(ground.data))
     alone = again(*[one] * ROUNDS)
     assert alone == [*train_reference(plan, corpus, threads=1).losses]

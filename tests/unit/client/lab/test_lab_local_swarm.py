@@ -16,8 +16,6 @@ import pytest
 
 from client.errors import UserError
 from client.lab import local_swarm
-from client.lab.demo.run import DemoRun
-from client.lab.demo.screen import Screen
 from client.lab.local_swarm import LocalSwarm, Member, terminate_as_interrupt
 
 REPOSITORY = Path(__file__).parents[4]
@@ -38,7 +36,7 @@ def swarm(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalSwarm]:
 def _start(swarm: LocalSwarm, count: int = 1) -> list[Member]:
     members = [swarm.start(f"volunteer-{number}") for number in range(1, count + 1)]
     for member in members:
-        member.wait_until_it_answers(DEADLINE_S)
+        swarm.wait("an answer", member.snapshot, DEADLINE_S)
     return members
 
 
@@ -153,9 +151,9 @@ def test_under_nohup_a_closed_terminal_ends_nothing() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_the_demo_notices_a_volunteer_that_ends_by_itself(swarm: LocalSwarm) -> None:
+def test_a_volunteer_that_ends_by_itself_is_noticed(swarm: LocalSwarm) -> None:
     first, _ = _start(swarm, 2)
     first.process.kill()
     first.process.wait()
     with pytest.raises(UserError, match="volunteer-1 ended with -9"):
-        DemoRun(swarm, Screen(), kill=True, timeout_s=DEADLINE_S).run()
+        swarm.wait("done", lambda: False, DEADLINE_S)

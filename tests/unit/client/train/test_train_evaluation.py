@@ -1,13 +1,13 @@
 """Held-out losses of a swarm while it trains: exact, of a named version, and in nobody's way."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from client.events import VersionEvaluated
-from client.lab.reference import evaluate, train_reference, training_plan
+from client.lab.reference import evaluate, train_reference
 from model_zoo.datasets.build import build
 from model_zoo.stages import build_whole, load_whole
 from protocol.manifest import encode_manifest
@@ -23,9 +23,8 @@ DUE = (0, 2, 4, 6)
 def expected(swarm: TestSwarm, version: int) -> float:
     """What the single-process trainer's model of a version loses on the same windows."""
     manifest, corpus = swarm.manifest, corpus_of(str(swarm.data))
-    plan = training_plan(manifest)
     if version:
-        state = train_reference(replace(plan, steps=version), corpus, threads=1).state
+        state = train_reference(replace(manifest, steps=version), corpus, threads=1).state
         model = load_whole(manifest.model, state)
     else:
         model = build_whole(manifest.model, manifest.seed)
