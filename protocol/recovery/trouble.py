@@ -35,12 +35,14 @@ class Trouble:
         """Since when too few electors are left to close a step."""
         self._rose_at: float | None = None
         """When a version of our lineage was last seen that is newer than any before."""
-        self._reached: dict[int, tuple[tuple[int, int, int], float]] = {}
-        """By stage that is served: its version, how far its step is, the newest version there or
-        beside it, and since when none of that has gone on: who leaves is no progress, nor is what
-        is made again up to there. If a neighbour goes on, others have closed the step."""
-        self._still_since = 0.0
-        """Since when nothing has come of any stage's step."""
+        self._near: dict[int, tuple[int, float]] = {}
+        """By stage that is served: the newest version there or beside it, and since when it has not
+        gone on: if a neighbour goes on, others have closed the step."""
+        self._went_on: dict[tuple[int, PeerId], tuple[tuple[int, int], float]] = {}
+        """By stage and replica: the stage's version and how far the replica is with its step, as far
+        as they have ever been, and when."""
+        self._began_at = 0.0
+        """When the lineage began, has come to a newer version, or has had all its stages again."""
         self._last_replicas: dict[int, frozenset[PeerId]] = {}
         """By stage: the replicas that were there last."""
         self._closed_at: dict[int, float] = {}
@@ -51,25 +53,31 @@ class Trouble:
         """The view of the swarm has changed; ``rose``: our lineage has gone on."""
         context, now = self._known.context, self._known.now
         if rose:
-            self._rose_at = now
+            self._rose_at = self._began_at = now
         self._last_replicas |= {s: there for s, there in enumerate(context.serving) if there}
         self._time_steps(now)
         self._note_progress()
 
     def _note_progress(self) -> None:
-        """Note which stages are served again, or have gone on."""
-        context, before, now = self._known.context, self._reached, self._known.now
-        versions, self._reached = context.versions, {}
+        """Note which stages are served again, and which replicas have gone on."""
+        context, before, now = self._known.context, self._near, self._known.now
+        versions, self._near = context.versions, {}
         for stage, version in enumerate(versions):
             if version is None:
                 continue
             near = max(v for v in versions[max(0, stage - 1) : stage + 2] if v is not None)
-            seen = version, context.moved[stage] if context.moved else 0, near
-            known = before.get(stage)
-            if known is not None and all(a <= b for a, b in zip(seen, known[0], strict=True)):
-                self._reached[stage] = (version, known[0][1], near), known[1]
-            else:
-                self._reached[stage], self._still_since = (seen, now), now
+            newest, since_s = before.get(stage, (-1, now))
+            self._near[stage] = near, since_s if near <= newest else now
+            for peer, moved in (context.moved[stage] if context.moved else {}).items():
+                if (version, moved) > self._went_on.get((stage, peer), ((-1, 0), now))[0]:
+                    self._went_on[stage, peer] = (version, moved), now
+        if len(before) < len(self._near) == self._known.stages and not self._others_begin():
+            self._began_at = now
+        self._went_on = {
+            of: (far, at)
+            for of, (far, at) in self._went_on.items()
+            if of[1] in context.live or now < at + self._vain_s()
+        }
 
     def _time_steps(self, now: float) -> None:
         versions = self._known.context.versions
@@ -93,8 +101,8 @@ class Trouble:
     def begin(self) -> None:
         """Another lineage begins."""
         self.since = self._alone_since = self._rose_at = None
-        self._closed_at, self._reached = {}, {}
-        self._still_since = self._known.now
+        self._closed_at, self._near, self._went_on = {}, {}, {}
+        self._began_at = self._known.now
 
     # --- queries -----------------------------------------------------------------------------
 
@@ -102,8 +110,10 @@ class Trouble:
         """Say in words why training cannot go on, or nothing."""
         if lost := self._known.lost_stages():
             return f"no member has a whole copy of stage {', '.join(map(str, lost))}"
-        for stage, ((step, _, near), still_since) in self._reached.items():
-            if step < near and self._known.now >= still_since + self._stuck_s():
+        for stage, (near, since_s) in self._near.items():
+            step = self._known.context.versions[stage] or 0
+            moved = (at for (of, _), (_, at) in self._went_on.items() if of == stage)
+            if step < near and self._known.now >= max([since_s, *moved]) + self._stuck_s():
                 return f"stage {stage} cannot close step {step}: what it needs of it is lost"
         if self.stands_still():
             return f"nothing has come of any step for {self._vain_s():.0f} s"
@@ -123,7 +133,16 @@ class Trouble:
         may_come = awaited and can_begin and not self._others_begin()
         if known.newest >= known.steps or not serves or may_come:
             return False
-        return known.now >= self._still_since + self._vain_s()
+        return known.now >= self._still_since() + self._vain_s()
+
+    def _still_since(self) -> float:
+        """Return since when nothing has come of a step of ours, nor of the steps of two others: one
+        alone might say for ever that something does."""
+        me, at = self._known.me, dict[PeerId, float]()
+        for (_, peer), (_, when) in self._went_on.items():
+            at[peer] = max(when, at.get(peer, when))
+        ours = at.pop(me, self._began_at)
+        return max([self._began_at, ours, *sorted(at.values())[-2:][:1]])
 
     def _others_begin(self) -> bool:
         """Whether others have begun another lineage beside ours, of which we know no step: the
@@ -164,7 +183,7 @@ class Trouble:
 
     def next_deadline(self) -> float | None:
         """Return when there may be trouble that no event shows."""
-        due = (self._still_since + self._vain_s(), self._alone_at())
+        due = (self._still_since() + self._vain_s(), self._alone_at())
         return min((at for at in due if at is not None and at > self._known.now), default=None)
 
     # --- inside ------------------------------------------------------------------------------
