@@ -39,8 +39,8 @@ class Trouble:
         """By stage that is served: the newest version there or beside it, and since when it has not
         gone on: if a neighbour goes on, others have closed the step."""
         self._went_on: dict[tuple[int, PeerId], tuple[tuple[int, int], float]] = {}
-        """By stage and replica: the stage's version and how far the replica is with its step, as far
-        as they have ever been, and when."""
+        """By stage and replica: the stage's version and how much of the replica's step is there, at
+        most until now, and since when."""
         self._began_at = 0.0
         """When the lineage began, has come to a newer version, or has had all its stages again."""
         self._last_replicas: dict[int, frozenset[PeerId]] = {}
