@@ -101,9 +101,9 @@ class SwarmView:
         """
         return self._committed[stage] if 0 <= stage < len(self.stages) else 0
 
-    def moved(self) -> tuple[int, ...]:
-        """Return by stage what changes as long as its step goes on."""
-        return tuple(sum(replica.moved for replica in serving) for serving in self._serving)
+    def moved(self) -> tuple[dict[PeerId, int], ...]:
+        """Return by stage and replica how much of the replica's step is there."""
+        return tuple({r.peer: r.moved for r in serving} for serving in self._serving)
 
     def empty_stages(self) -> tuple[int, ...]:
         """Return the stages that no live replica serves, as far as we know."""

@@ -24,8 +24,8 @@ class RecoveryContext:
     quorum: Callable[[float], bool] = lambda now: True
     """Whether a majority of the electors of each of our seats is within reach. Asked when we
     decide: it changes with time, while nothing else does."""
-    moved: tuple[int, ...] = ()
-    """By stage: a number that changes as long as its step makes progress."""
+    moved: tuple[Mapping[PeerId, int], ...] = ()
+    """By stage and replica: how much of the replica's step is there."""
     unseen: frozenset[int] = frozenset()
     """Stages that others report as served while we see no replica ourselves."""
     unlinked: frozenset[PeerId] = frozenset()

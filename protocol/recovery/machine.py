@@ -106,13 +106,7 @@ class Recovery:
         return Publish(STORED, own)
 
     def receive(self, author: PeerId, stored: Stored, now: float) -> list[RecoveryEffect]:
-        """Take another's stored record.
-
-        Args:
-            author: its author.
-            stored: the record.
-            now: monotonic seconds.
-        """
+        """Take another's stored record."""
         if author == self._me or self.known.stored.get(author) == stored:
             return []
         self.known.stored[author] = stored
@@ -173,7 +167,7 @@ class Recovery:
         if context.live != self.known.context.live:
             self._changed_at = self._live_at = now
         self.known.now = now
-        self._trouble.view_changed(rose=self.known.look_at(context))
+        self._trouble.view_changed(self.known.look_at(context))
         return self._look(now)
 
     def tick(self, now: float) -> list[RecoveryEffect]:

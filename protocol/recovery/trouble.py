@@ -9,7 +9,7 @@ from typing import Final
 from protocol.decree.decree import is_majority
 from protocol.ids import PeerId
 from protocol.pace import ANSWER_S, FORGET_S
-from protocol.recovery.knowledge import BRIEF_PATIENCE_S, PATIENCE_S, Knowledge, since
+from protocol.recovery.knowledge import BRIEF_PATIENCE_S, Knowledge, since
 
 FEW: Final = 2
 """Of so many electors one alone may be no majority: the other is not waited for."""
@@ -35,56 +35,53 @@ class Trouble:
         """Since when too few electors are left to close a step."""
         self._rose_at: float | None = None
         """When a version of our lineage was last seen that is newer than any before."""
-        self._reached: dict[int, tuple[tuple[int, int, int], float]] = {}
-        """By stage that is served: its version, how far its step is, the newest version there or
-        beside it, and since when none of that has gone on: who leaves is no progress, nor is what
-        is made again up to there. If a neighbour goes on, others have closed the step."""
-        self._still_since = 0.0
-        """Since when nothing has come of any stage's step."""
+        self._near: dict[int, tuple[int, float]] = {}
+        """By stage that is served: the newest version there or beside it, and since when it has not
+        gone on: if a neighbour goes on, others have closed the step."""
+        self._went_on: dict[tuple[int, PeerId], tuple[tuple[int, int], float]] = {}
+        """By stage and replica: the stage's version and how much of the replica's step is there, at
+        most until now, and since when."""
+        self._began_at = 0.0
+        """When the lineage began, has come to a newer version, or was last waiting for a stage."""
+        self._waits = False
+        """Whether a stage that is missing may still come."""
         self._last_replicas: dict[int, frozenset[PeerId]] = {}
         """By stage: the replicas that were there last."""
-        self._closed_at: dict[int, float] = {}
 
     # --- what the machine notes --------------------------------------------------------------
 
-    def view_changed(self, *, rose: bool) -> None:
-        """The view of the swarm has changed; ``rose``: our lineage has gone on."""
+    def view_changed(self, rose: int) -> None:
+        """The view of the swarm has changed; our lineage has gone on by so many steps."""
         context, now = self._known.context, self._known.now
         if rose:
-            self._rose_at = now
+            if self._rose_at is not None:
+                self.step_s = 0.7 * self.step_s + 0.3 * (now - self._rose_at) / rose
+            self._rose_at = self._began_at = now
         self._last_replicas |= {s: there for s, there in enumerate(context.serving) if there}
-        self._time_steps(now)
         self._note_progress()
 
     def _note_progress(self) -> None:
-        """Note which stages are served again, or have gone on."""
-        context, before, now = self._known.context, self._reached, self._known.now
-        versions, self._reached = context.versions, {}
+        """Note which stages are served again, and which replicas have gone on."""
+        context, before, now = self._known.context, self._near, self._known.now
+        versions, self._near = context.versions, {}
         for stage, version in enumerate(versions):
             if version is None:
                 continue
             near = max(v for v in versions[max(0, stage - 1) : stage + 2] if v is not None)
-            seen = version, context.moved[stage] if context.moved else 0, near
-            known = before.get(stage)
-            if known is not None and all(a <= b for a, b in zip(seen, known[0], strict=True)):
-                self._reached[stage] = (version, known[0][1], near), known[1]
-            else:
-                self._reached[stage], self._still_since = (seen, now), now
-
-    def _time_steps(self, now: float) -> None:
-        versions = self._known.context.versions
-        last = versions[-1] if versions else None
-        if last is None or last in self._closed_at:
-            return
-        before = self._closed_at.get(last - 1)
-        if before is not None:
-            self.step_s = 0.7 * self.step_s + 0.3 * (now - before)
-        self._closed_at = {last - 1: before or now, last: now}
+            newest, since_s = before.get(stage, (-1, now))
+            self._near[stage] = near, since_s if near <= newest else now
+            for peer, moved in (context.moved[stage] if context.moved else {}).items():
+                if (version, moved) > self._went_on.get((stage, peer), ((-1, 0), now))[0]:
+                    self._went_on[stage, peer] = (version, moved), now
+        self._went_on = {of: it for of, it in self._went_on.items() if of[1] in context.live}
 
     def look(self) -> None:
-        """Note whether electors have gone."""
-        alone = self._waited_s() is not None
-        self._alone_since = since(self._alone_since, self._known.now, holds=alone)
+        """Note whether electors have gone, and whether stages are missing."""
+        now, alone = self._known.now, self._waited_s() is not None
+        self._alone_since = since(self._alone_since, now, holds=alone)
+        if self._waits:
+            self._began_at = now
+        self._waits = self._may_come()
 
     def note(self, *, there: bool) -> None:
         """Note whether there is trouble."""
@@ -93,8 +90,8 @@ class Trouble:
     def begin(self) -> None:
         """Another lineage begins."""
         self.since = self._alone_since = self._rose_at = None
-        self._closed_at, self._reached = {}, {}
-        self._still_since = self._known.now
+        self._near, self._went_on = {}, {}
+        self._began_at = self._known.now
 
     # --- queries -----------------------------------------------------------------------------
 
@@ -102,8 +99,10 @@ class Trouble:
         """Say in words why training cannot go on, or nothing."""
         if lost := self._known.lost_stages():
             return f"no member has a whole copy of stage {', '.join(map(str, lost))}"
-        for stage, ((step, _, near), still_since) in self._reached.items():
-            if step < near and self._known.now >= still_since + self._stuck_s():
+        for stage, (near, since_s) in self._near.items():
+            step = self._known.context.versions[stage] or 0
+            moved = (at for (of, _), (_, at) in self._went_on.items() if of == stage)
+            if step < near and self._known.now >= max([since_s, *moved]) + self._stuck_s():
                 return f"stage {stage} cannot close step {step}: what it needs of it is lost"
         if self.stands_still():
             return f"nothing has come of any step for {self._vain_s():.0f} s"
@@ -112,29 +111,39 @@ class Trouble:
         return ""
 
     def stands_still(self) -> bool:
-        """Whether nothing moves though every stage is served, or nobody has its state, or it is
-        served in another lineage, or no stage can begin because no elector is here: nobody has the
-        commit of the step before, or those who elect are silent, or two have begun and neither has
-        all stages."""
-        known, lost = self._known, self._known.lost_stages()
+        """Whether nothing moves though no stage is missing that may still come: nobody has the
+        commit of the step before, or those who elect are silent."""
+        known = self._known
         serves = any(known.me in there for there in known.context.serving)
-        awaited = any(v is None and s not in lost for s, v in enumerate(known.context.versions))
-        can_begin = known.has_begun() or known.has_elector()
-        may_come = awaited and can_begin and not self._others_begin()
-        if known.newest >= known.steps or not serves or may_come:
+        if known.newest >= known.steps or not serves or self._may_come():
             return False
-        return known.now >= self._still_since + self._vain_s()
+        return known.now >= self._still_since() + self._vain_s()
 
-    def _others_begin(self) -> bool:
-        """Whether others have begun another lineage beside ours, of which we know no step: the
-        stages that are awaited here may be theirs."""
-        known, ours = self._known, self._known.lineage.era
+    def _may_come(self) -> bool:
+        """Whether a stage is missing that may still come. In a lineage without a step none comes of
+        which nobody has the state, nor any if no elector is here, or if others have begun another
+        lineage: theirs waits for our stages."""
+        known, versions = self._known, self._known.context.versions
+        if known.has_begun() or None not in versions:
+            return None in versions
+        lost, era = known.lost_stages(), known.lineage.era
+        awaited = any(version is None and s not in lost for s, version in enumerate(versions))
         eras = (known.context.eras.get(peer, ()) for peer in known.linked())
-        return not known.has_begun() and any(era != ours for of in eras for era in of)
+        return awaited and known.has_elector() and not any(it != era for of in eras for it in of)
+
+    def _still_since(self) -> float:
+        """Return since when nothing has come of a step of ours, nor of the steps of two others: one
+        alone might say for ever that something does."""
+        began_at, me = self._began_at, self._known.me
+        at = dict.fromkeys({me, *self._known.linked()}, began_at)
+        for (_, peer), (_, when) in self._went_on.items():
+            at[peer] = max(when, at.get(peer, began_at))
+        ours, others = at.pop(me), sorted(at.values())
+        return max([ours, *others[-2:][:1]])
 
     def is_alone(self) -> bool:
         """Whether the electors that are left close no step any more, and have been waited for: who
-        was only started anew comes back and votes, and who serves another lineage may follow."""
+        was only started anew comes back and votes."""
         alone_at = self._alone_at()
         return alone_at is not None and self._known.now >= alone_at
 
@@ -164,7 +173,7 @@ class Trouble:
 
     def next_deadline(self) -> float | None:
         """Return when there may be trouble that no event shows."""
-        due = (self._still_since + self._vain_s(), self._alone_at())
+        due = (self._still_since() + self._vain_s(), self._alone_at())
         return min((at for at in due if at is not None and at > self._known.now), default=None)
 
     # --- inside ------------------------------------------------------------------------------
@@ -174,20 +183,17 @@ class Trouble:
         return None if waited_s is None or alone_since is None else alone_since + waited_s
 
     def _waited_s(self) -> float | None:
-        """Return how long the electors are waited for who have gone, or serve another lineage than
-        the one whose first step they are to close; None: enough are left."""
+        """Return how long electors are waited for whose processes have ended; None: enough are
+        left. Of a lineage without a step we may have no seat that asks for them."""
         known, gone = self._known, self._known.context.is_gone
-        ended, elsewhere = known.context.ended(), False
-        if not known.has_begun():
-            era, eras = known.lineage.era, known.context.eras
+        ended = known.context.ended()
+        if not ended and not known.has_begun():
             electors = frozenset(map(PeerId, known.lineage.electors))
             left = [peer for peer in electors if not gone(peer)]
-            ended = ended or (0 if is_majority(left, electors) else len(electors))
-            here = [peer for peer in left if era in eras.get(peer, (era,))]
-            elsewhere = not is_majority(here, electors)
-        if ended:
-            return 0.0 if ended <= FEW else FORGET_S
-        return PATIENCE_S if elsewhere else None
+            ended = 0 if is_majority(left, electors) else len(electors)
+        if not ended:
+            return None
+        return 0.0 if ended <= FEW else FORGET_S
 
     def _vain_s(self) -> float:
         return max(IN_VAIN_S, STUCK_STEPS * self.step_s)

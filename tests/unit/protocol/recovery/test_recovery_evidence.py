@@ -293,7 +293,7 @@ class TestHealth:
             made = training(NEXT, until=29, steps=30)
             made.closed(0, 30, digest(0, 30), (NEXT,), 11.0)
             for now in range(12, 500, 4):
-                seen = replace(context(30, version, live=(ME, NEXT)), moved=(0, now))
+                seen = replace(context(30, version, live=(ME, NEXT)), moved=({}, {NEXT: now}))
                 made.update(seen, float(now))
             told = made.receive(NEXT, stored((0, 20), (1, 20), lineage=lineage(1, 20)), 500.0)
             assert (adopted(told) is None) is (version == 30)

@@ -189,7 +189,7 @@ def test_a_stage_of_whose_step_something_comes_is_not_stuck() -> None:
     """It averages over a slow line, and the stage after it, held by one, has long closed."""
     made = running(first(PEERS))
     for second in range(20, 100, 10):
-        made.update(replace(context(27, 28), moved=(second, 0)), float(second))
+        made.update(replace(context(27, 28), moved=({PEERS[1]: second}, {})), float(second))
         assert adopted(made.tick(second + 9.0)) is None
     assert adopted(made.tick(90.0 + BRIEF_PATIENCE_S)) is None, "believed a moment later"
     assert adopted(made.tick(90.0 + BRIEF_PATIENCE_S + ANSWER_S)) is not None
@@ -351,22 +351,6 @@ class TestBeginning:
         begun = adopted(made.tick(1.0 + ANSWER_S))
         assert (begun is not None) == gone
 
-    @pytest.mark.parametrize("elsewhere", [True, False])
-    def test_where_most_electors_serve_another_one_it_is_decided_anew(
-        self, elsewhere: bool
-    ) -> None:
-        me = first(PEERS[:2])
-        lineage = replaced(FIRST, electors=(me, *PEERS[2:]))
-        made = machine(me, lineage=lineage)
-        for other in PEERS[:2]:
-            made.receive(other, Stored(lineage), 0.1)
-        where = {peer: {lineage.era + elsewhere: 0} for peer in PEERS[2:]}
-        seen = replace(context(0, 0), eras={peer: {lineage.era: 0} for peer in PEERS[:2]} | where)
-        made.update(seen, 1.0)
-        assert adopted(made.tick(1.0 + PATIENCE_S)) is None
-        begun = adopted(made.tick(1.0 + PATIENCE_S + ANSWER_S))
-        assert (begun is not None) == elsewhere
-
 
 class TestResume:
     def test_our_own_copies_are_waited_for_until_our_disk_can_be_read(self) -> None:
@@ -481,15 +465,19 @@ class TestStandstill:
         *,
         quorum: bool,
         moved: Callable[[int], int] = lambda _: 3,
+        movers: int = len(PEERS),
     ) -> bool:
-        """Whether another lineage begins in five minutes."""
+        """Whether another lineage begins in five minutes; ``movers``: so many of the others say
+        that their steps go on."""
         me = first(PEERS, lineage)
+        others = [peer for peer in PEERS if peer != me]
         held = ((0, 20), (1, 20)) if version else ()
         made, effects = machine(me, *held, lineage=lineage), list[RecoveryEffect]()
         for now in range(0, int(IN_VAIN_S + 2 * ANSWER_S + HEARD_S), 2):
             seen = context(version, version, quorum=quorum, era=lineage.era)
             there = (frozenset({me}), frozenset(PEERS))
-            effects += made.update(replace(seen, serving=there, moved=(moved(now), 4)), float(now))
+            far = dict.fromkeys(others, 3) | dict.fromkeys(others[:movers], moved(now))
+            effects += made.update(replace(seen, serving=there, moved=({me: 3}, far)), float(now))
             assert now >= IN_VAIN_S or adopted(effects) is None
         return adopted(effects) is not None
 
@@ -501,6 +489,14 @@ class TestStandstill:
     def test_who_leaves_is_no_progress_nor_is_what_is_made_again(self) -> None:
         assert self.still(FIRST, 27, quorum=True, moved=lambda now: 9 - now // 40)
         assert self.still(FIRST, 27, quorum=True, moved=lambda now: 5 if 99 < now < 150 else 9)
+
+    @pytest.mark.parametrize(("movers", "ends"), [(1, True), (2, False)])
+    @pytest.mark.parametrize("version", [0, 27])
+    def test_one_that_says_for_ever_that_its_step_goes_on_keeps_nobody(
+        self, version: int, movers: int, ends: bool
+    ) -> None:
+        found = self.still(FIRST, version, quorum=True, moved=lambda now: now, movers=movers)
+        assert found is ends
 
     def test_a_lineage_without_a_step_ends_though_its_first_electors_are_silent(self) -> None:
         """As after a power cut at a lone founder's."""
@@ -514,7 +510,7 @@ class TestStandstill:
         made = machine(me, (0, 10), (0, 20), (1, 10), lineage=begin)
         seen = context(20, None, quorum=False, era=begin.era)
         there = (frozenset({me}), frozenset[PeerId]())
-        found = begins(made, replace(seen, serving=there, moved=(3, 0)))
+        found = begins(made, replace(seen, serving=there, moved=({me: 3}, {})))
         assert found.version == 10
 
     @pytest.mark.parametrize(
@@ -533,6 +529,22 @@ class TestStandstill:
         there = (frozenset({me}), frozenset[PeerId]())
         found = begins(made, replace(context(0, None), serving=there, eras=eras))
         assert (found is not None) is (apart or not elector_is_here)
+
+    def test_nor_is_it_put_off_by_one_that_serves_the_missing_stage_now_and_then(self) -> None:
+        """Others have begun another lineage, and wait there for our stage."""
+        me = first(PEERS)
+        liar, *others = (peer for peer in PEERS if peer != me)
+        made = machine(me, lineage=Lineage(FIRST.era, electors=(me,)))
+        eras = {peer: {5 if peer in others else FIRST.era: 0} for peer in PEERS}
+        found = None
+        for now in range(0, int(IN_VAIN_S + PATIENCE_S), 2):
+            lies = [liar] if now % 60 < 10 else []
+            seen = replace(context(0, 0 if lies else None), eras=eras)
+            there = (frozenset({me}), frozenset(lies))
+            seen = replace(seen, serving=there, moved=({me: 0}, dict.fromkeys(lies, now)))
+            found = adopted(made.update(seen, float(now))) or found
+            assert now >= IN_VAIN_S or found is None
+        assert found is not None
 
     def test_who_has_begun_another_gives_the_others_time_to_follow(self) -> None:
         """They are its electors, and still serve the one before."""
