@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from protocol.effects import Explain, Send
 from protocol.ids import PeerId, short
-from protocol.pace import ANSWER_S, LOOK_S, LOST_S, TICK_S
+from protocol.pace import ANSWER_S, LOOK_S, LOST_S
 from protocol.pipeline.effects import PayloadKey, PipelineEffect, Rerouted, SendPayload
 from protocol.pipeline.next_hop import Account, NextHop
 from protocol.wire.messages import Forward, Have, Receipt
@@ -30,7 +30,6 @@ class Holder:
 
     peer: PeerId
     account: Account
-    attempt: int
     sent_at: float
     queue: int = 1
     """Microbatches that it had of us then, this one included."""
@@ -50,7 +49,6 @@ class Delivery:
 
     step: int
     microbatch: int
-    attempt: int = 0
     holders: list[Holder] = field(default_factory=list)
     """The replica that answers for it, or is expected to, and others that run it too; whichever
     brings the gradient first is the first."""
@@ -102,9 +100,8 @@ class Deliveries:
         self.next_hop = NextHop()
         self._live: set[PeerId] = set()
         self._committed = self._slowest = 0
-        self._begun_at = self._fair_since = 0.0
-        """When all stages behind us had begun the step, and since when we could have heard of
-        results as well."""
+        self._begun_at = 0.0
+        """When all stages behind us had begun the step."""
 
     # --- what the replica tells us ---------------------------------------------------------
 
@@ -134,7 +131,7 @@ class Deliveries:
         before, self._slowest = self._slowest, committed if slowest is None else slowest
         self._committed = max(self._committed, committed)
         if self._slowest > before:
-            self._begun_at = self._fair_since = now
+            self._begun_at = now
         lost = self._live - rates.keys()
         self._live = set(rates)
         self.next_hop.update(rates)
@@ -142,7 +139,7 @@ class Deliveries:
         if lost:
             self._awake.update(self._open)
         for delivery in list(self._awake.values()):
-            for holder in [h for h in delivery.holders if h.peer in lost]:
+            while holder := next((h for h in delivery.holders if h.peer in lost), None):
                 effects += self._without(delivery, holder, now, f"lost {short(holder.peer)}")
             if delivery.asked is not None:
                 delivery.asked -= lost
@@ -160,20 +157,19 @@ class Deliveries:
         holder = delivery.held_by(sender)
         if holder is None:
             return self._asked_answer(delivery, sender, receipt, now)
-        gone = receipt.verdict in ("absent", "left")
-        if not gone and receipt.attempt != holder.attempt:
-            return []
-        holder.account.heard_at = now
         match receipt.verdict:
             case "known":
                 holder.accepted = True
                 return []
-            case "left":  # to another replica, which is searched
+            case "declined":
+                delivery.unfit.add(holder.peer)
                 return self._without(delivery, holder, now)
             case "absent":
                 return self._absent(delivery, holder, now)
-            case "busy" | "declined":
-                return self._refused(delivery, holder, now, taken=receipt.verdict == "declined")
+            case "busy":
+                holder.account.refused(now)
+                self._release(delivery, holder)
+                return [] if delivery.holders else self._offer(delivery, now)
 
     def gradient(self, sender: PeerId, step: int, microbatch: int, now: float) -> bool:
         """Note at ``now`` the gradient of ``microbatch`` in ``step``; False if ``sender`` was not
@@ -231,8 +227,6 @@ class Deliveries:
         for delivery in self._wakeful():
             if delivery.at is None or delivery.at > now:
                 continue
-            if now > delivery.at + 2 * TICK_S:  # we were suspended: what others sent is unread
-                self._fair_since = now
             if delivery.holders:
                 effects += self._late(delivery, now)
             elif delivery.asked is not None:
@@ -248,14 +242,16 @@ class Deliveries:
         return list(self._awake.values())
 
     def _late(self, delivery: Delivery, now: float) -> list[PipelineEffect]:
-        """A microbatch may be late: ask its holders, and let another replica help the newest. One
-        that cannot be late yet may be lost: that shows when no answer comes."""
+        """A microbatch may be late, counted from when all stages behind have begun its step: ask
+        its holders, and let another replica help the newest. One that cannot be late yet may be
+        lost: that shows when no answer comes."""
         newest = delivery.holders[-1]
         usual_s = self.next_hop.late_s(newest.peer, newest.queue)
         late_s = usual_s if newest.accepted else min(usual_s, LOST_S)  # however slow the line
-        since, early = max(newest.sent_at, self._fair_since), delivery.step > self._slowest
-        if now < since + late_s or (early and newest.accepted):
-            delivery.at = max(now, since) + late_s if early else since + late_s
+        begun_at = now if delivery.step > self._slowest else self._begun_at
+        since = max(newest.sent_at, begun_at)
+        if now < since + late_s:
+            delivery.at = since + late_s
             return []
         if delivery.step < self._committed:
             return self._route(delivery, now)  # whoever counts it still has its gradient
@@ -263,23 +259,22 @@ class Deliveries:
         if now >= delivery.asked_at + late_s:
             delivery.asked_at = now
             for holder in delivery.holders:
-                asks = Have(self._stage, delivery.step, delivery.microbatch, holder.attempt)
+                asks = Have(self._stage, delivery.step, delivery.microbatch)
                 effects.append(Send(holder.peer, asks))
-        if (early or now < since + usual_s) and now < delivery.asked_at + ANSWER_S:
+        if now < min(since + usual_s, delivery.asked_at + ANSWER_S):
             return effects
         return [*effects, *self._help(newest, delivery.step, since, now)]
 
     def _help(self, late: Holder, step: int, since: float, now: float) -> list[PipelineEffect]:
         """Give to a spare replica as well what another one is late with: the last that it was sent,
         because it has already begun the first."""
-        early, slow = step > self._slowest, late.peer
-        nothing = late.account.shown_at(early=early) <= since
-        spare = self.next_hop.spare(since if nothing else math.inf, now, early=early)
+        slow, nothing = late.peer, late.account.brought_at <= since
+        spare = self.next_hop.spare(since if nothing else math.inf, now)
         out = [
             delivery
             for delivery in self._wakeful()
             if delivery.step == step and not delivery.returned and delivery.holders
-            if delivery.holders[-1].peer == slow and not (early and delivery.holders[-1].accepted)
+            if delivery.holders[-1].peer == slow
             if spare - delivery.sent_to - delivery.unfit
         ]
         if not out:
@@ -331,23 +326,20 @@ class Deliveries:
         """Make a replica, charged already, a holder, and return what does."""
         step, microbatch, account = delivery.step, delivery.microbatch, self.next_hop.accounts[peer]
         again = delivery.again or bool(delivery.holders)
-        delivery.attempt += 1
         delivery.sent_to.add(peer)
-        sent = delivery.attempt, now, account.charged
-        holder = Holder(peer, account, *sent, charged=True, alone=not again)
+        holder = Holder(peer, account, now, account.charged, charged=True, alone=not again)
         delivery.holders.append(holder)
         delivery.at = now + min(self.next_hop.late_s(peer, holder.queue), LOST_S)
-        message = Forward(self._stage, step, microbatch, holder.attempt, again)
+        message = Forward(self._stage, step, microbatch, again)
         keys = (PayloadKey(step, "tokens", microbatch), PayloadKey(step, "output", microbatch))
         return SendPayload(peer, message, keys)
 
     def _ask(self, delivery: Delivery, now: float) -> list[PipelineEffect]:
         """idle -> asking: does a replica of the next stage hold it already?"""
-        delivery.attempt += 1
         delivery.asked = delivery.helpful(self._live, self._committed)
         delivery.sent_to |= delivery.asked  # a gradient in the bulk lane may overtake the answer
         delivery.at = now + ANSWER_S
-        question = Have(self._stage, delivery.step, delivery.microbatch, delivery.attempt)
+        question = Have(self._stage, delivery.step, delivery.microbatch)
         return [Send(peer, question) for peer in sorted(delivery.asked)]
 
     def _asked_answer(
@@ -355,7 +347,7 @@ class Deliveries:
     ) -> list[PipelineEffect]:
         """asking -> held by a replica that knows it, or by a new one once all have said no."""
         asked = delivery.asked
-        if asked is None or sender not in asked or receipt.attempt != delivery.attempt:
+        if asked is None or sender not in asked:
             return []
         asked.discard(sender)
         if receipt.verdict == "known":
@@ -367,7 +359,7 @@ class Deliveries:
         """any -> held by a replica that has it already."""
         self._clear(delivery)
         account = self.next_hop.accounts[peer]
-        delivery.holders = [Holder(peer, account, delivery.attempt, now, accepted=True)]
+        delivery.holders = [Holder(peer, account, now, accepted=True)]
         delivery.at = None if delivery.returned else now + self.next_hop.late_s(peer, 1)
 
     # --- what holders answer ---------------------------------------------------------------
@@ -378,19 +370,6 @@ class Deliveries:
         if not holder.accepted and holder.absent < ABSENT:
             return []
         return self._without(delivery, holder, now)
-
-    def _refused(
-        self, delivery: Delivery, holder: Holder, now: float, *, taken: bool
-    ) -> list[PipelineEffect]:
-        """held -> another replica at once, or the same after a pause; ``taken``: it had it."""
-        if taken:
-            delivery.unfit.add(holder.peer)
-        else:
-            holder.account.refused(now)
-        self._release(delivery, holder)
-        if delivery.holders:
-            return []
-        return self._offer(delivery, now)
 
     def _learn(self, delivery: Delivery, bringer: PeerId, now: float) -> None:
         """Learn from a first gradient about the holders; after Karn, only from those that had no

@@ -81,13 +81,6 @@ class Commitments:
         """Return the digests of what a member has sent us, by segment."""
         return self._of(peer, step, attempt).came
 
-    def forget(self, peer: PeerId, step: int, attempt: int) -> None:
-        """A peer is lost: forget what it said of attempts later than this one, because its next
-        process has not said it."""
-        kept = self._kept.get(peer, {})
-        for later in [of for of in kept if of > (step, attempt)]:
-            del kept[later]
-
     def are_made(self, plan: Plan) -> bool:
         """Whether the members of a plan commit to what they contribute: one alone has nobody to."""
         return self.active and len(plan.members) > 1

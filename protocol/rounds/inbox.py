@@ -54,12 +54,6 @@ class Inbox:
         """Return the senders of an attempt's payloads."""
         return {sender for _, of, _, sender in self._kept if of == attempt}
 
-    def forget(self, peer: PeerId, attempt: int) -> None:
-        """Forget what a peer sent for other attempts than this one."""
-        for entry in [e for e in self._kept if e[3] == peer and e[1] != attempt]:
-            del self._kept[entry]
-        self._came = [entry for entry in self._came if entry in self._kept]
-
     def follow(self, plan: Plan, me: PeerId) -> set[PeerId]:
         """Begin an attempt: forget older ones and what impostors sent; return the impostors."""
         segments = active(plan)

@@ -36,9 +36,8 @@ from protocol.pipeline.place import Place
 from protocol.rounds.commitments import Commitments
 from protocol.rounds.effects import RoundEffect
 from protocol.rounds.inbox import Inbox, TooMany
-from protocol.rounds.obstruction import OFTEN, Wait
+from protocol.rounds.obstruction import Wait
 from protocol.rounds.plans import (
-    REFUSED,
     blame_impostor,
     counts_all_once,
     in_sending_order,
@@ -136,14 +135,12 @@ class RoundMember:
         self._digest = b""
         self.decree: Decree | None = None
         """That closes the step."""
-        self._spoilt: dict[PeerId, set[int]] = {}
-        """The attempts of this step for which a peer sent what we have refused."""
+        self._spoilt = set[PeerId]()
+        """The peers that sent what we have refused."""
         self._refused = -1
         """The attempt that we have refused last: nothing of it is waited for."""
-        self.planned_again: PeerId | None = None
-        """The leader, if it has planned anew with the same members."""
         self._was_ready = False
-        """Whether we were Ready for an attempt of this leader with these members."""
+        """Whether we have been Ready for an attempt of this leader since a sibling was lost."""
         self._short_of_memory = -1
         """The attempt for which contributing was tried once more."""
 
@@ -183,11 +180,9 @@ class RoundMember:
         self.loaded = True
         return [*self.advance(), *self.try_apply()]
 
-    def forget(self, peer: PeerId) -> None:
-        """A peer is lost: drop what it sent for attempts not begun, because its next process has
-        not said it."""
-        self._inbox.forget(peer, self.promised)
-        self._commitments.forget(peer, self.step, self.promised)
+    def lost_one(self) -> None:
+        """A sibling is lost: the leader has to plan anew, which takes its time."""
+        self._was_ready = False
 
     @property
     def promise(self) -> tuple[int, int]:
@@ -216,7 +211,7 @@ class RoundMember:
 
     def spoilers(self) -> set[PeerId]:
         """Return the members of which we have refused something in this step."""
-        return set(self._spoilt)
+        return self._spoilt
 
     def senders(self) -> set[PeerId]:
         """Return the members whose contributions or sums of the promised attempt are here."""
@@ -233,29 +228,25 @@ class RoundMember:
         """Return the peers that our part in the round waits for, and for what.
 
         In an attempt that comes to nothing, because we have refused it or one of its members is
-        gone, nobody else is waited for: others may have given it up by now, and only the leader can
-        plan it anew.
+        gone, nobody else is waited for: others may have given it up by now. Only the leader can
+        plan it anew, once whoever spoilt it is gone, too.
 
         Args:
             gone: members of the plan that do not serve the stage for us any more.
             led_by: the leader of our step.
         """
-        often = (peer for peer, of in self._spoilt.items() if len(of) >= OFTEN["spoilt"])
-        spoilt: list[Wait] = [("spoilt", peer) for peer in sorted(often)]
+        waits: list[Wait] = [("spoilt", peer) for peer in sorted(self._spoilt)]
         plan = self.plan_followed
-        if plan is None or self.progress is Progress.APPLYING:
-            return spoilt
-        anew = list[Wait]()
-        if led_by is not None and led_by != self._place.me:
-            anew.append(("anew", led_by))
-        if self._refused == plan.attempt:
-            return [*spoilt, *anew]
-        waits = self._awaited_in(plan)
+        if plan is None or self.progress is Progress.APPLYING or self._refused == plan.attempt:
+            return waits
+        missing = self._awaited_in(plan)
         if self._was_ready and self._leader != self._place.me:
-            waits = list(dict.fromkeys([*waits, ("commit", self._leader)]))
+            missing.append(("commit", self._leader))
         if any(member.peer in gone for member in plan.members):
-            return [*spoilt, *(wait for wait in waits if wait[1] in gone), *anew]
-        return [*spoilt, *waits]
+            missing = [wait for wait in missing if wait[1] in gone]
+            if led_by is not None and led_by != self._place.me:
+                missing.append(("plan", led_by))
+        return [*waits, *missing]
 
     def _awaited_in(self, plan: Plan) -> list[Wait]:
         """Return the peers that we wait for in an attempt."""
@@ -305,9 +296,7 @@ class RoundMember:
             return []
         bits = b"" if mine is None else mine.counted
         self.counted = from_bitmap(bits, plan.step, self._place.per_step)
-        same = self.plan_followed is not None and _members(plan) == _members(self.plan_followed)
-        self.planned_again = sender if same and sender == self._leader else None
-        self._was_ready &= self.planned_again is not None
+        self._was_ready &= sender == self._leader
         self.promised, self.plan_followed = plan.attempt, plan
         self._leader, self._digest = sender, b""
         self.progress = Progress.OBSERVING if mine is None else Progress.SETTLING
@@ -394,7 +383,7 @@ class RoundMember:
         words = f"{short(false[0])} has contributed something else than it signed"
         effects = self._refuse(plan, words)
         for peer in false:
-            effects += self._blame(plan, peer, "contribution-not-signed", 20)
+            effects += self._blame(peer, "contribution-not-signed", 20)
             if self._commitments.of(peer, plan.step, plan.attempt) is not None:
                 effects.append(Charge(plan.stage, peer, plan.step, plan.attempt, "other"))
         return effects
@@ -526,18 +515,15 @@ class RoundMember:
         return self.exchange()
 
     def _refuse(self, plan: Plan, words: str) -> list[RoundEffect]:
-        """Refuse a plan, so that the round is planned again."""
+        """Get Ready for no plan whose sums cannot be used: it comes to its end without us."""
         self._refused = plan.attempt
-        refusal = Ready(plan.stage, plan.step, plan.attempt, REFUSED, 0.0)
-        said = Explain("round", f"step {plan.step}: {words}", "error")
-        return [said, Send(self._leader, refusal)]
+        return [Explain("round", f"step {plan.step}: {words}", "error")]
 
-    def _blame(self, plan: Plan, peer: PeerId, reason: str, points: int) -> list[RoundEffect]:
-        """Blame a member for what it sent for an attempt, once."""
-        attempts = self._spoilt.setdefault(peer, set())
-        if plan.attempt in attempts:
+    def _blame(self, peer: PeerId, reason: str, points: int) -> list[RoundEffect]:
+        """Blame a member for what it sent in this step, once."""
+        if peer in self._spoilt:
             return []
-        attempts.add(plan.attempt)
+        self._spoilt.add(peer)
         return [Penalise(peer, reason, points)]
 
     def _blame_owner(self, plan: Plan, segment: int) -> list[RoundEffect]:
@@ -545,7 +531,7 @@ class RoundMember:
         culprit = owner(plan, segment)
         if culprit is None or culprit == self._place.me:
             return []
-        return self._blame(plan, culprit, "malformed-sum", 50)
+        return self._blame(culprit, "malformed-sum", 50)
 
     def not_applied(self, outcome: Outcome) -> list[RoundEffect]:
         """The next version could not be made."""

@@ -9,7 +9,7 @@ may not touch tensors, clocks or sockets; ``now`` is monotonic seconds, effects 
 """
 
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import replace as replaced
 from operator import attrgetter
 from typing import Final, Literal
@@ -304,6 +304,7 @@ class Seat:
         lost = self._lost(view, self.place.stage)
         if lost or self._lost(view, self.place.stage + 1):
             self._obstruction.lost_one(now)
+            self.member.lost_one()
         self._view = view
         self.quorum.observe(self.standing.whole, now)
         effects = self._freed(self.pipeline.update_view(view, now, bound(stage + 1)), now)
@@ -315,8 +316,6 @@ class Seat:
         self.leases.bound = bound(stage)
         if self.leader.leading and not was_leading:
             self.leases.take_over()
-        for peer in sorted(lost):
-            self.member.forget(peer)
         if self.draining and not view.staying(stage, self.place.me):
             # those we left the work to drain as well: take the step whole in which we began to
             self.pipeline.refused_from = self._drain_began + 1
@@ -473,7 +472,7 @@ class Seat:
             return effects
         if failed is not None:
             effects += self.auditing.failed(failed)
-        self._obstruction.planned(now, self.member.planned_again)
+        self._obstruction.planned(sender, now)
         return [*effects, *self.pipeline.planned(message)]
 
     def _is_attempt_of(self, sender: PeerId, plan: Plan) -> bool:
@@ -514,22 +513,16 @@ class Seat:
         self, sender: PeerId, message: Reduced, digest: bytes, now: float
     ) -> list[SeatEffect]:
         """Take an owner's sum of its segment."""
-        return self._arrived(self.member.reduced(sender, message, digest))
+        return [*self.member.reduced(sender, message, digest)]
 
     def on_segment(
         self, sender: PeerId, message: Segment, digest: bytes, now: float
     ) -> list[SeatEffect]:
         """Take a member's contribution to a segment that we own."""
-        effects = self._arrived(self.member.segment(sender, message))
+        effects = self.member.segment(sender, message)
         if self.commitments.active and any(isinstance(effect, Keep) for effect in effects):
             self.commitments.came(sender, message, digest)
-        return effects
-
-    def _arrived(self, effects: Sequence[SeatEffect]) -> list[SeatEffect]:
-        """A tensor of the round has come, if it is kept."""
-        if any(isinstance(effect, Keep) for effect in effects):
-            self._obstruction.arrived()
-        return list(effects)
+        return [*effects]
 
     def on_commitment(self, sender: PeerId, message: Commitment, now: float) -> list[SeatEffect]:
         """Take what a member commits to; the round may wait for it."""

@@ -233,7 +233,6 @@ class Forward(SeatMessage, frozen=True):
     stage: StageIndex
     step: StepIndex
     microbatch: MicrobatchId
-    attempt: Attempt
     again: bool
     """Another replica had it before: ask the next stage for its holder before sending it on."""
 
@@ -271,23 +270,21 @@ class Have(SeatMessage, frozen=True):
     stage: StageIndex
     step: StepIndex
     microbatch: MicrobatchId
-    attempt: Attempt
 
 
-Verdict = Literal["busy", "known", "absent", "declined", "left"]
+Verdict = Literal["busy", "known", "absent", "declined"]
 
 
 class Receipt(SeatMessage, frozen=True):
     """Answer to a Have, to a large Forward, to one that is not taken, or word of a microbatch that
     is held no more. ``busy``: try another, no penalty. ``known``, ``absent``: whether it is held.
-    ``declined``: given back. ``left``: another replica counts it."""
+    ``declined``: given back, because another replica counts it or has to compute it."""
 
     route = Route("seat", "pipeline.deliveries.receipt", sender="stage after", to="stage before")
 
     stage: StageIndex
     step: StepIndex
     microbatch: MicrobatchId
-    attempt: Attempt
     verdict: Verdict
 
 

@@ -46,7 +46,7 @@ def sent(failpoint: Failpoint, message: Message, payload: bytes = bytes(100)) ->
 
 def test_it_acts_once_at_its_moment_is_noted_first_and_can_be_set_again(file: Path) -> None:
     failpoint, log = Failpoint(file), FailpointLog(log_of(file))
-    forward, backward = Forward(1, 3, 3, 1, False), Backward(1, 3, 1)
+    forward, backward = Forward(1, 3, 3, False), Backward(1, 3, 1)
     assert sent(failpoint, forward) == bytes(100), "there is no file yet"
     set_to(file, "forward corrupt")
     assert sent(failpoint, backward) == bytes(100)

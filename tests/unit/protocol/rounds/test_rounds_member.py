@@ -24,7 +24,7 @@ from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
 from protocol.rounds.inbox import EARLY_ATTEMPTS
 from protocol.rounds.member import Progress, RoundMember
-from protocol.rounds.plans import REFUSED, Broadcast, plan_digest
+from protocol.rounds.plans import Broadcast, plan_digest
 from protocol.rounds.shards import ENOUGH
 from protocol.wire.messages import Plan, Ready, Reduced, Segment
 from protocol.wire.parts import Decree, PlanMember
@@ -210,15 +210,6 @@ class TestAttempts:
             assert table.member.reduced(B, Reduced(STAGE, step, attempt, 1, 3.0), digest(2)) == []
         assert tasks(table.member.segment(B, Segment(STAGE, STEP, 5, 0))) == []
 
-    def test_what_a_lost_peer_sent_early_is_not_its_next_process_s(self) -> None:
-        table, _ = exchanging()
-        table.member.segment(B, Segment(STAGE, STEP, 1, 0))
-        assert kept(table.member.segment(B, Segment(STAGE, STEP, 2, 0)))
-        table.member.forget(B)
-        again = table.member.segment(B, Segment(STAGE, STEP, 1, 0))
-        assert not kept(again), "of this attempt"
-        assert kept(table.member.segment(B, Segment(STAGE, STEP, 2, 0))), "said anew"
-
     def test_a_later_seat_of_ours_keeps_our_promise_in_that_step_alone(self) -> None:
         """Messages of the earlier seat for that attempt may still arrive as if they were ours."""
         table, _ = exchanging(attempt=3)
@@ -357,16 +348,17 @@ class TestFailures:
         assert sent(effects, Reduced)
         assert not any(isinstance(effect, Explain) for effect in effects)
 
-    def test_nothing_but_another_plan_is_waited_for_after_a_refusal(self) -> None:
+    def test_nobody_but_the_spoiler_is_waited_for_in_a_spoilt_attempt(self) -> None:
         """Others may have refused it as well: they are not to blame for what they withhold."""
         table, _ = summing()
         assert table.member.awaited((), LEADER) == [("sum", B)]
-        assert table.member.awaited({ME}, C) == [("anew", C)]
-        assert table.member.awaited({B}, C) == [("sum", B), ("anew", C)], "so all hear of it"
+        assert table.member.awaited({ME}, C) == [("plan", C)]
+        assert table.member.awaited({B}, C) == [("sum", B), ("plan", C)], "so all hear of it"
         [decode] = tasks(table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2)))
         table.member.computed(decode, Outcome(error="codec", part=0))
-        assert table.member.awaited((), LEADER) == [("anew", LEADER)]
-        assert table.member.awaited((), ME) == []
+        assert table.member.awaited((), LEADER) == [("spoilt", B)]
+        table.member.plan(LEADER, plan(attempt=2))
+        assert table.member.awaited((), ME) == [("spoilt", B)], "to the end of the step"
 
 
 def test_an_attempt_that_may_be_decreed_stays_whoever_is_expelled() -> None:
@@ -389,7 +381,7 @@ def test_a_malformed_sum_costs_an_attempt_and_its_owner_is_blamed() -> None:
     effects = table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2))
     [task] = tasks(effects)
     effects = table.member.computed(task, Outcome(error="codec", part=0))
-    assert sent(effects, Ready) == [(LEADER, Ready(STAGE, STEP, 1, REFUSED, 0.0))]
+    assert not sent(effects, Ready)
     assert blamed(effects) == [(B, "malformed-sum")]
     assert not any(isinstance(effect, Fault) for effect in effects)
     [again] = tasks(table.member.plan(C, plan(attempt=2)))
