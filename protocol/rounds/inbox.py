@@ -13,6 +13,7 @@ from typing import Final, Literal
 from protocol.ids import PeerId
 from protocol.pipeline.effects import ApplyTask, DecodeTask, PayloadKey, ReduceTask
 from protocol.pipeline.ledger import count_of
+from protocol.rounds.commitments import Came
 from protocol.rounds.obstruction import Wait
 from protocol.rounds.plans import Broadcast, active, owner
 from protocol.rounds.stretch import stretch
@@ -29,8 +30,8 @@ class TooMany(Exception):
 
 Entry = tuple[Literal["segment", "reduced"], int, int, PeerId]
 """Contribution or sum, attempt, segment, sender."""
-CONTRIBUTED: Final = Broadcast(b"", 0.0)
-"""Of a contribution nothing is announced."""
+OWN: Final = Broadcast(b"", 0.0)
+"""Of our own contribution nothing is announced."""
 
 
 class Inbox:
@@ -79,7 +80,7 @@ class Inbox:
             TooMany: this sender has sent too much that we do not need yet.
         """
         kind: Literal["segment", "reduced"] = "segment"
-        said = CONTRIBUTED
+        said = Broadcast(digest, 0.0)
         if isinstance(message, Reduced):
             kind, said = "reduced", Broadcast(digest, message.sq_norm, message.own_sq_norm)
         entry = kind, message.attempt, message.segment, sender
@@ -94,7 +95,15 @@ class Inbox:
 
     def own(self, plan: Plan, segment: int, me: PeerId) -> None:
         """Our own contribution to a segment of a plan is encoded."""
-        self._kept["segment", plan.attempt, segment, me] = CONTRIBUTED
+        self._kept["segment", plan.attempt, segment, me] = OWN
+
+    def came(self, plan: Plan) -> Came:
+        """Return what others have contributed to an attempt."""
+        found = dict[PeerId, dict[int, bytes]]()
+        for (kind, attempt, segment, sender), said in self._kept.items():
+            if (kind, attempt) == ("segment", plan.attempt) and said != OWN:
+                found.setdefault(sender, {})[segment] = said.digest
+        return found
 
     def reductions(self, plan: Plan) -> list[ReduceTask]:
         """Return the sums of our segments that can be made now and were not begun."""

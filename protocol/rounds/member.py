@@ -33,7 +33,7 @@ from protocol.pipeline.effects import (
 from protocol.pipeline.ledger import from_bitmap
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
-from protocol.rounds.commitments import Commitments
+from protocol.rounds.commitments import Came, Commitments
 from protocol.rounds.effects import RoundEffect
 from protocol.rounds.inbox import Inbox, TooMany
 from protocol.rounds.obstruction import Wait
@@ -83,7 +83,7 @@ class RoundMember:
         commitments: what members have committed to contribute.
         contributed: returns what there is to do, in a run with audits, once our contribution to a
             plan, of these microbatches, is encoded and no part of it is sent yet.
-        closing: the same before the plan is applied that has this digest.
+        closing: the same before the plan is applied that has this digest, with what came of it.
         rate: the learning rate of a step by the amendment of this digest; None: the manifest's.
         sign: signs a Ready; None: we have signed another one.
         roll: returns the members of the decree that made our version; nobody, before the first.
@@ -100,7 +100,7 @@ class RoundMember:
         promise: tuple[int, int],
         commitments: Commitments,
         contributed: Callable[[Plan, frozenset[int]], Sequence[RoundEffect]],
-        closing: Callable[[Plan, bytes], Sequence[RoundEffect]],
+        closing: Callable[[Plan, bytes, Came], Sequence[RoundEffect]],
         rate: Callable[[bytes, int], float | None],
         sign: Callable[[Ready], Ready | None],
         roll: Callable[[], frozenset[PeerId]],
@@ -329,9 +329,10 @@ class RoundMember:
 
     # --- exchange --------------------------------------------------------------------------
 
-    def segment(self, sender: PeerId, message: Segment) -> list[RoundEffect]:
-        """Take a member's contribution to a segment we own (it may overtake the plan)."""
-        return self._kept(sender, message)
+    def segment(self, sender: PeerId, message: Segment, digest: bytes) -> list[RoundEffect]:
+        """Take a member's contribution to a segment we own (it may overtake the plan); ``digest``
+        names its payload."""
+        return self._kept(sender, message, digest)
 
     def reduced(self, sender: PeerId, message: Reduced, digest: bytes) -> list[RoundEffect]:
         """Take an owner's broadcast of a segment; ``digest`` names its payload."""
@@ -341,9 +342,7 @@ class RoundMember:
             return [blame_impostor(sender)]
         return self._kept(sender, message, digest)
 
-    def _kept(
-        self, sender: PeerId, message: Segment | Reduced, digest: bytes = b""
-    ) -> list[RoundEffect]:
+    def _kept(self, sender: PeerId, message: Segment | Reduced, digest: bytes) -> list[RoundEffect]:
         if message.step != self.step or message.attempt < self.promised:
             return []
         try:
@@ -371,7 +370,7 @@ class RoundMember:
         broadcasts, beside = self._inbox.broadcasts(plan), self._commitments.fingerprint(plan)
         if broadcasts is None or beside is None:
             return []
-        if false := self._commitments.false(plan):
+        if false := self._commitments.false(plan, self._inbox.came(plan)):
             return self._refuse_unsigned(plan, false)
         return self._become_ready(plan_digest(self._leader, plan, broadcasts, beside))
 
@@ -436,7 +435,8 @@ class RoundMember:
         task = ApplyTask(plan.step, rate=self._rate(plan.amended, plan.step))
         if len(plan.members) > 1 or plan.observers:
             task = self._inbox.apply_task(plan, task.rate)
-        return [*self._closing(plan, decree.digest), Compute(task)]
+        closing = self._closing(plan, decree.digest, self._inbox.came(plan))
+        return [*closing, Compute(task)]
 
     # --- the worker's outcomes -------------------------------------------------------------
 

@@ -8,30 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Final
 
-from protocol.pipeline.ledger import bits_of, from_bitmap
+from protocol.pipeline.ledger import bits_of
 from protocol.wire.messages import LedgerReport
 
 
 @dataclass(frozen=True)
 class Report:
-    """A replica's newest ledger report; its ids are decoded only where they are asked for."""
+    """A replica's newest ledger report."""
 
     said: LedgerReport
-    per_step: int
     bits: int
     """The ledger as one number; bit i is the i-th microbatch of the step."""
     held: int
     """The same of all that it has, those too that it has not counted yet."""
     ever: int = 0
     """The same of all its reports of the step: what it had once and has not any more, too."""
-
-    @cached_property
-    def done(self) -> frozenset[int]:
-        """Microbatches counted."""
-        return from_bitmap(self.said.done, self.said.step, self.per_step)
 
     @property
     def in_flight(self) -> bool:
@@ -53,7 +46,7 @@ class Report:
         bits = bits_of(message.done, message.step, per_step)
         held = bits | bits_of(message.in_flight, message.step, per_step)
         ever = bits | (0 if before is None else before.ever)
-        return cls(message, per_step, bits, held, ever)
+        return cls(message, bits, held, ever)
 
 
 USUAL_RATIO: Final = 4.0

@@ -519,10 +519,7 @@ class Seat:
         self, sender: PeerId, message: Segment, digest: bytes, now: float
     ) -> list[SeatEffect]:
         """Take a member's contribution to a segment that we own."""
-        effects = self.member.segment(sender, message)
-        if self.commitments.active and any(isinstance(effect, Keep) for effect in effects):
-            self.commitments.came(sender, message, digest)
-        return [*effects]
+        return [*self.member.segment(sender, message, digest)]
 
     def on_commitment(self, sender: PeerId, message: Commitment, now: float) -> list[SeatEffect]:
         """Take what a member commits to; the round may wait for it."""

@@ -67,12 +67,10 @@ def test_who_comes_and_goes_displaces_nobody_that_goes_on() -> None:
     for number in range(3 * MAX_AUTHORS):
         invented = PeerId(f"invented {number}")
         kept.take(invented, said(OTHER))
-        kept.came(invented, Segment(0, 0, 1, 0), b"d" * 32)
         for step, peer in enumerate(DIGESTS):
             kept.take(peer, said(peer, step=number + step))
     assert all(kept.of(peer, number + step, 1) for step, peer in enumerate(DIGESTS))
     assert kept.of(PeerId("invented 0"), 0, 1) is None
-    assert not kept.digests(PeerId("invented 0"), 0, 1)
     assert len(kept.authors(PLAN)) <= MAX_AUTHORS
 
 
@@ -80,27 +78,24 @@ def test_who_comes_and_goes_displaces_nobody_that_goes_on() -> None:
 def test_a_commitment_that_does_not_fit_the_plan_is_false(segments: tuple[bytes, ...]) -> None:
     kept = Commitments(ME, active=True)
     kept.take(OTHER, said(OTHER, segments=segments))
-    assert kept.false(PLAN) == [OTHER]
+    assert kept.false(PLAN, {}) == [OTHER]
 
 
 def test_so_is_one_to_something_else_than_was_contributed() -> None:
     kept = committed()
-    kept.came(OTHER, Segment(0, 0, 1, 0), DIGESTS[OTHER][0])
-    assert kept.false(PLAN) == []
-    kept.came(THIRD, Segment(0, 0, 1, 0), b"x" * 32)
-    assert kept.false(PLAN) == [THIRD]
-    kept.came(OTHER, Segment(0, 0, 1, 1), b"x" * 32)  # not a segment of ours
-    assert kept.false(PLAN) == [THIRD]
+    came = {OTHER: {0: DIGESTS[OTHER][0], 1: b"x" * 32}}  # the second is no segment of ours
+    assert kept.false(PLAN, came) == []
+    assert kept.false(PLAN, {**came, THIRD: {0: b"x" * 32}}) == [THIRD]
 
 
-def exchanging(kept: Commitments) -> RoundMember:
-    """A member that holds every sum of the plan."""
+def exchanging(kept: Commitments, of_third: bytes = DIGESTS[THIRD][0]) -> RoundMember:
+    """A member that holds every sum of the plan, and this digest of what one contributed."""
     place = Place(ME, 0, 1, 3)
     member = member_of(place, 384, 0, summed=Summed({0}), commitments=kept)
     member.plan(OTHER, PLAN)
     member.computed(ContributeTask(0, 1, tuple(BOUNDS)), Outcome())
-    for peer in (OTHER, THIRD):
-        member.segment(peer, Segment(0, 0, 1, 0))
+    for peer, digest in ((OTHER, DIGESTS[OTHER][0]), (THIRD, of_third)):
+        member.segment(peer, Segment(0, 0, 1, 0), digest)
     keys = tuple(part(peer) for peer in DIGESTS)
     member.computed(ReduceTask(0, 1, 0, keys, (1, 1, 1)), Outcome(digests=(b"r" * 32,)))
     for i, peer in ((1, OTHER), (2, THIRD)):
@@ -132,8 +127,7 @@ def test_a_member_is_ready_only_with_every_commitment() -> None:
 
 def test_who_contributes_something_else_than_it_signed_is_refused_once() -> None:
     kept = committed()
-    kept.came(THIRD, Segment(0, 0, 1, 0), b"x" * 32)
-    member = exchanging(kept)
+    member = exchanging(kept, b"x" * 32)
     effects = decoded(member)
     assert not sent(effects, Ready)
     assert [e.peer for e in effects if isinstance(e, Penalise)] == [THIRD]

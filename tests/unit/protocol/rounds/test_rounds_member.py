@@ -99,7 +99,7 @@ def exchanging(attempt: int = 1) -> tuple[Table, Plan]:
 def summing() -> tuple[Table, ReduceTask]:
     """As ``exchanging``, with the other contribution to our shard."""
     table, _ = exchanging()
-    [reduce] = tasks(table.member.segment(B, Segment(STAGE, STEP, 1, 0)))
+    [reduce] = tasks(table.member.segment(B, Segment(STAGE, STEP, 1, 0), b""))
     return table, reduce
 
 
@@ -123,8 +123,8 @@ class TestTheUsualRound:
         order = plan({B: {9}, C: {10, 11}, ME: {8}})
         [task] = tasks(table.member.plan(LEADER, order))
         table.member.computed(task, Outcome())
-        table.member.segment(C, Segment(STAGE, STEP, 1, 2))
-        [reduce] = tasks(table.member.segment(B, Segment(STAGE, STEP, 1, 2)))
+        table.member.segment(C, Segment(STAGE, STEP, 1, 2), b"")
+        [reduce] = tasks(table.member.segment(B, Segment(STAGE, STEP, 1, 2), b""))
         assert [key.peer for key in reduce.parts] == [B, C, ME]
         assert reduce.microbatches == (1, 2, 1)
 
@@ -137,7 +137,7 @@ class TestTheUsualRound:
 
     def test_messages_may_overtake_the_plan(self) -> None:
         table = Table(8, 9)
-        assert kept(table.member.segment(B, Segment(STAGE, STEP, 1, 0)))
+        assert kept(table.member.segment(B, Segment(STAGE, STEP, 1, 0), b""))
         assert kept(table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2)))
         [task] = tasks(table.member.plan(LEADER, plan()))
         [reduce] = tasks(decoded(table.member, table.member.computed(task, Outcome())))
@@ -206,9 +206,9 @@ class TestAttempts:
     def test_contributions_to_another_attempt_are_dropped_or_not_mixed(self) -> None:
         table, _ = exchanging(attempt=4)
         for step, attempt in ((STEP, 3), (STEP - 1, 4), (STEP + 1, 4)):
-            assert table.member.segment(B, Segment(STAGE, step, attempt, 0)) == []
+            assert table.member.segment(B, Segment(STAGE, step, attempt, 0), b"") == []
             assert table.member.reduced(B, Reduced(STAGE, step, attempt, 1, 3.0), digest(2)) == []
-        assert tasks(table.member.segment(B, Segment(STAGE, STEP, 5, 0))) == []
+        assert tasks(table.member.segment(B, Segment(STAGE, STEP, 5, 0), b"")) == []
 
     def test_a_later_seat_of_ours_keeps_our_promise_in_that_step_alone(self) -> None:
         """Messages of the earlier seat for that attempt may still arrive as if they were ours."""
@@ -343,7 +343,7 @@ class TestFailures:
         table.member.start_step(STEP)
         [task] = tasks(table.member.plan(LEADER, plan(attempt=2)))
         table.member.computed(task, Outcome())
-        [reduce] = tasks(table.member.segment(B, Segment(STAGE, STEP, 2, 0)))
+        [reduce] = tasks(table.member.segment(B, Segment(STAGE, STEP, 2, 0), b""))
         effects = table.member.computed(reduce, outcome)
         assert sent(effects, Reduced)
         assert not any(isinstance(effect, Explain) for effect in effects)
@@ -428,8 +428,8 @@ def test_it_leaves_if_most_of_its_siblings_have_another_state(hashed: bool) -> N
     """They have, if they take part: a leader that only says so would have all give up theirs."""
     made = taken_by_three(hashed=hashed)
     assert made.plan_followed is None
-    assert not [e for e in made.segment(B, Segment(STAGE, STEP, 1, 0)) if isinstance(e, Fault)]
-    [fault] = [e for e in made.segment(C, Segment(STAGE, STEP, 1, 0)) if isinstance(e, Fault)]
+    assert not [e for e in made.segment(B, Segment(STAGE, STEP, 1, 0), b"") if isinstance(e, Fault)]
+    [fault] = [e for e in made.segment(C, Segment(STAGE, STEP, 1, 0), b"") if isinstance(e, Fault)]
     assert fault.kind == "differs"
 
 
@@ -437,7 +437,7 @@ def test_of_two_the_word_of_one_is_not_more_than_that_of_the_other() -> None:
     made = hashing(8, 9).member
     made.hashed(STATE)
     assert made.plan(LEADER, replace(plan(), state=OTHER)) == []
-    assert not [e for e in made.segment(B, Segment(STAGE, STEP, 1, 0)) if isinstance(e, Fault)]
+    assert not [e for e in made.segment(B, Segment(STAGE, STEP, 1, 0), b"") if isinstance(e, Fault)]
     assert made.plan(LEADER, replace(plan(attempt=2), state=STATE))
     assert made.plan_followed is not None
 
@@ -451,7 +451,7 @@ def test_a_leader_that_plans_alone_is_not_most_of_those_that_made_the_version() 
     alone = replace(plan({B: set(IDS), STRANGER: set()}), state=OTHER)
     assert made.plan(B, alone) == []
     for sender in (B, STRANGER):
-        effects = made.segment(sender, Segment(STAGE, STEP, 1, 0))
+        effects = made.segment(sender, Segment(STAGE, STEP, 1, 0), b"")
         assert not [e for e in effects if isinstance(e, Fault)]
 
 
@@ -528,7 +528,7 @@ class TestHostile:
         assert set(blamed(effects)) == expected
         [task] = tasks(effects)
         decoded(table.member, table.member.computed(task, Outcome()))
-        [reduce] = tasks(table.member.segment(B, Segment(STAGE, STEP, 1, 0)))
+        [reduce] = tasks(table.member.segment(B, Segment(STAGE, STEP, 1, 0), b""))
         done = table.member.computed(reduce, Outcome(sq_norm=2.0, digests=(digest(1),)))
         assert len(sent(done, Ready)) == 1
         [apply] = tasks(table.member.committed(decree(table.member.ready)))
@@ -546,11 +546,11 @@ class TestHostile:
     def test_one_flood_does_not_drown_another_peer(self) -> None:
         table = Table(8, 9)
         for attempt in range(100):
-            shards = table.member.segment(C, Segment(STAGE, STEP, attempt, 0))
+            shards = table.member.segment(C, Segment(STAGE, STEP, attempt, 0), b"")
             sums = table.member.reduced(C, Reduced(STAGE, STEP, attempt, 0, 1.0), digest(1))
             assert bool(kept(shards)) == bool(kept(sums)) == (attempt < self.MAX_EARLY)
             assert bool(blamed(shards)) == bool(blamed(sums)) == (attempt >= self.MAX_EARLY)
-        assert kept(table.member.segment(B, Segment(STAGE, STEP, 1, 0)))
+        assert kept(table.member.segment(B, Segment(STAGE, STEP, 1, 0), b""))
         assert kept(table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 1.0), digest(1)))
 
     def test_many_honest_attempts_are_no_flood(self) -> None:
@@ -558,6 +558,6 @@ class TestHostile:
         for attempt in range(1, 5 * self.MAX_EARLY):
             order = plan(attempt=attempt)
             table.member.plan(LEADER, order)
-            assert kept(table.member.segment(B, Segment(STAGE, STEP, attempt, 0)))
+            assert kept(table.member.segment(B, Segment(STAGE, STEP, attempt, 0), b""))
             effects = table.member.reduced(B, Reduced(STAGE, STEP, attempt, 1, 1.0), digest(1))
             assert kept(list(effects))
