@@ -61,10 +61,6 @@ class Commitments:
         """Whether the members of a plan commit to what they contribute: one alone has nobody to."""
         return self.active and len(plan.members) > 1
 
-    def authors(self, plan: Plan) -> set[PeerId]:
-        """Return who has committed to contribute to an attempt."""
-        return {peer for peer in self._kept if self.of(peer, plan.step, plan.attempt)}
-
     def missing(self, plan: Plan) -> list[PeerId]:
         """Return the members of a plan whose commitments are not here."""
         if not self.are_made(plan):

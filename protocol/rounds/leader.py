@@ -111,6 +111,8 @@ class RoundLeader:
     def _reset(self, step: int, now: float = math.inf) -> None:
         self.step = step
         self.reports: dict[PeerId, Report] = {}
+        self._counted = 0
+        """The most microbatches of the step that were counted at any time."""
         self._plan: Plan | None = None
         self._complete_since: float | None = None
         self._answers: dict[PeerId, Ready] = {}
@@ -167,14 +169,15 @@ class RoundLeader:
         if known is not None and message.seq <= known.said.seq:
             return []
         try:
-            report = Report.of(message, self._place.per_step, known)
+            report = Report.of(message, self._place.per_step)
         except RemoteProtocolError as error:
             return [Penalise(sender, error.reason, error.penalty)]
         if known is not None and known.bits != report.bits:
             del self.reports[sender]  # they stand in the order in which they changed
-        if known is not None and known.ever != report.ever:
-            self._obstruction.brought(sender)  # what it takes back and reports anew is no work
         self.reports[sender] = report
+        if (count := self._count(self.reports)) > self._counted:
+            self._counted = count  # what is taken back and reported anew is no work
+            self._obstruction.brought()
         plan = self._plan
         if plan is not None and not self._proposing:
             if not self._fits(plan, sender):
@@ -202,8 +205,11 @@ class RoundLeader:
     @property
     def whole(self) -> bool:
         """Whether those that have reported have counted the whole step."""
-        done = reduce(or_, (report.bits for report in self.reports.values()), 0)
-        return done.bit_count() == self._place.per_step
+        return self._count(self.reports) == self._place.per_step
+
+    def _count(self, peers: Iterable[PeerId]) -> int:
+        """Return how many microbatches these have counted together."""
+        return reduce(or_, (self.reports[peer].bits for peer in peers), 0).bit_count()
 
     def _serving_step(self) -> list[PeerId]:
         stage = self._view.serving(self._place.stage)
@@ -277,7 +283,7 @@ class RoundLeader:
 
     def _is_complete(self, members: list[PeerId], now: float) -> Answer:
         """Whether the members' ledgers are the whole step, and no straggler is to be waited for."""
-        count = reduce(or_, (self.reports[peer].bits for peer in members), 0).bit_count()
+        count = self._count(members)
         few = no(f"{count} of {self._place.per_step} microbatches are counted")
         whole = self._returned() if count == self._place.per_step else few
         if not whole:

@@ -162,7 +162,7 @@ class RoundMember:
         another one. By its leader's word alone all would drop theirs at once."""
         if (plan := self._other) is None:
             return []
-        said = self._inbox.senders(plan.attempt) | self._commitments.authors(plan)
+        said = self._inbox.senders(plan.attempt)
         members, me = _members(plan), self._place.me
         roll = self._roll() or members
         if 2 * len(roll.intersection(members, said) - {me}) <= len(roll):

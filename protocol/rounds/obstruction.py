@@ -48,7 +48,8 @@ TIMES: Final[dict[Kind, float]] = {
 }
 """How long each is waited for, in units of ``Obstruction.patience_s``."""
 BEFORE_A_PLAN: Final = frozenset[Kind](("spoilt", "plan", "report"))
-SHARED: Final = frozenset[Kind](("plan", "lease", "work", "behind", "commit"))
+LEASED: Final = frozenset[Kind](("lease", "work"))
+SHARED: Final = frozenset[Kind]((*LEASED, "plan", "behind", "commit"))
 """These wait for all that the step needs, whichever replica has it."""
 FIRST_S: Final = 3 * HEARD_S
 """Before any round has been closed here (memory is touched, kernels are compiled), beside what the
@@ -87,9 +88,9 @@ class Obstruction:
         kept = self._since.items()
         self._since = {w: at for w, at in kept if w[0] in BEFORE_A_PLAN or w[1] == leader}
 
-    def brought(self, peer: PeerId) -> None:
-        """A replica has finished some of what it was leased: it has time for the rest."""
-        self._since = {w: at for w, at in self._since.items() if w not in _of_work(peer)}
+    def brought(self) -> None:
+        """More of the step is counted: what is leased has time again."""
+        self._since = {w: at for w, at in self._since.items() if w[0] not in LEASED}
 
     def lost_one(self, now: float) -> None:
         """Restart the waits after the loss of a peer of our stage or the next: others take over its
@@ -158,7 +159,3 @@ class Obstruction:
         if not task_s:
             return max(FIRST_S, self.expected_s())
         return max(2 * ANSWER_S, self.expected_s()) + TASKS * task_s
-
-
-def _of_work(peer: PeerId) -> tuple[Wait, Wait]:
-    return ("lease", peer), ("work", peer)

@@ -23,8 +23,6 @@ class Report:
     """The ledger as one number; bit i is the i-th microbatch of the step."""
     held: int
     """The same of all that it has, those too that it has not counted yet."""
-    ever: int = 0
-    """The same of all its reports of the step: what it had once and has not any more, too."""
 
     @property
     def in_flight(self) -> bool:
@@ -32,21 +30,19 @@ class Report:
         return self.held != self.bits
 
     @classmethod
-    def of(cls, message: LedgerReport, per_step: int, before: Report | None = None) -> Report:
+    def of(cls, message: LedgerReport, per_step: int) -> Report:
         """Decode a message.
 
         Args:
             message: the report.
             per_step: microbatches of a step.
-            before: the replica's last report of the step.
 
         Raises:
             RemoteProtocolError: a bitmap is not one of so many microbatches.
         """
         bits = bits_of(message.done, message.step, per_step)
         held = bits | bits_of(message.in_flight, message.step, per_step)
-        ever = bits | (0 if before is None else before.ever)
-        return cls(message, bits, held, ever)
+        return cls(message, bits, held)
 
 
 USUAL_RATIO: Final = 4.0

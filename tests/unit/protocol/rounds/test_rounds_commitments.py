@@ -71,7 +71,7 @@ def test_who_comes_and_goes_displaces_nobody_that_goes_on() -> None:
             kept.take(peer, said(peer, step=number + step))
     assert all(kept.of(peer, number + step, 1) for step, peer in enumerate(DIGESTS))
     assert kept.of(PeerId("invented 0"), 0, 1) is None
-    assert len(kept.authors(PLAN)) <= MAX_AUTHORS
+    assert len(kept._kept) <= MAX_AUTHORS
 
 
 @pytest.mark.parametrize("segments", [(), DIGESTS[OTHER][:2], (*DIGESTS[OTHER][:2], b"")])

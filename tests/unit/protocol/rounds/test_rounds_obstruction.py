@@ -57,10 +57,10 @@ def test_who_waits_for_a_sibling_itself_is_not_named() -> None:
     assert made.claims([("ready", ONE), ("ready", TWO)], frozenset({ONE}), TASK_S, 60.0) == (TWO,)
 
 
-def test_who_finishes_some_of_what_it_was_leased_has_time_for_the_rest() -> None:
+def test_what_is_leased_has_time_while_more_is_counted() -> None:
     made = used_to_rounds()
     for second in range(60):
-        made.brought(ONE)
+        made.brought()
         assert not made.claims([("lease", ONE)], NOBODY, TASK_S, 10.0 + second)
     assert made.claims([("lease", ONE)], NOBODY, TASK_S, 90.0)
 
