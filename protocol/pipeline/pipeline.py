@@ -27,12 +27,11 @@ from protocol.pipeline.effects import (
     PipelineEffect,
     SendPayload,
 )
-from protocol.pipeline.ledger import from_bitmap
 from protocol.pipeline.microbatches import READY, Microbatches, MicrobatchState, Phase, StepWork
 from protocol.pipeline.newcomers import NOBODY, Bound
 from protocol.pipeline.place import Place
 from protocol.view import SwarmView
-from protocol.wire.messages import Backward, Forward, Have, Plan, Receipt, Verdict
+from protocol.wire.messages import Backward, Forward, Have, Receipt, Verdict
 
 WORKER_DEPTH = 2
 """Tasks given to the worker at once: one runs, one waits, so that it never idles for a round trip
@@ -198,16 +197,11 @@ class Pipeline:
                 self._microbatches.add(MicrobatchState(step, microbatch, Phase.QUEUED, again=again))
         return self._schedule(now)
 
-    def planned(self, plan: Plan) -> list[PipelineEffect]:
-        """Begin nothing that is not counted here: the plan counts the whole step.
+    def planned(self, counted: frozenset[int]) -> list[PipelineEffect]:
+        """Begin nothing but what a plan has ``counted`` here: it counts the whole step.
 
         A microbatch that the worker is adding to the gradient now is finished and subtracted again.
         """
-        place = self._place
-        mine = next((member for member in plan.members if member.peer == place.me), None)
-        if mine is None:
-            return []
-        counted = from_bitmap(mine.counted, plan.step, place.per_step)
         begun = (Phase.FORWARD if self._place.last else Phase.BACKWARD, Phase.DONE)
         here = self._microbatches.of(self.step)
         doubles = [h for h in here if h.microbatch not in counted and h.phase not in begun]

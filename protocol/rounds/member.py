@@ -135,8 +135,8 @@ class RoundMember:
         self._digest = b""
         self.decree: Decree | None = None
         """That closes the step."""
-        self._spoilt = set[PeerId]()
-        """The peers that sent what we have refused."""
+        self.spoilers = set[PeerId]()
+        """The members of which we have refused something in this step."""
         self._refused = -1
         """The attempt that we have refused last: nothing of it is waited for."""
         self._was_ready = False
@@ -209,10 +209,6 @@ class RoundMember:
         """Contributions and broadcasts that are here, our own included."""
         return len(self._inbox)
 
-    def spoilers(self) -> set[PeerId]:
-        """Return the members of which we have refused something in this step."""
-        return self._spoilt
-
     def senders(self) -> set[PeerId]:
         """Return the members whose contributions or sums of the promised attempt are here."""
         plan = self.plan_followed
@@ -235,7 +231,7 @@ class RoundMember:
             gone: members of the plan that do not serve the stage for us any more.
             led_by: the leader of our step.
         """
-        waits: list[Wait] = [("spoilt", peer) for peer in sorted(self._spoilt)]
+        waits: list[Wait] = [("spoilt", peer) for peer in sorted(self.spoilers)]
         plan = self.plan_followed
         if plan is None or self.progress is Progress.APPLYING or self._refused == plan.attempt:
             return waits
@@ -329,22 +325,15 @@ class RoundMember:
 
     # --- exchange --------------------------------------------------------------------------
 
-    def segment(self, sender: PeerId, message: Segment, digest: bytes) -> list[RoundEffect]:
-        """Take a member's contribution to a segment we own (it may overtake the plan); ``digest``
-        names its payload."""
-        return self._kept(sender, message, digest)
-
-    def reduced(self, sender: PeerId, message: Reduced, digest: bytes) -> list[RoundEffect]:
-        """Take an owner's broadcast of a segment; ``digest`` names its payload."""
-        plan = self.plan_followed
-        of_plan = plan and (plan.step, plan.attempt) == (message.step, message.attempt)
-        if plan and of_plan and owner(plan, message.segment) != sender:
-            return [blame_impostor(sender)]
-        return self._kept(sender, message, digest)
-
-    def _kept(self, sender: PeerId, message: Segment | Reduced, digest: bytes) -> list[RoundEffect]:
+    def take(self, sender: PeerId, message: Segment | Reduced, digest: bytes) -> list[RoundEffect]:
+        """Take a member's contribution to a segment that we own, or an owner's broadcast of its
+        own; both may overtake the plan. ``digest`` names the payload."""
         if message.step != self.step or message.attempt < self.promised:
             return []
+        plan = self.plan_followed if isinstance(message, Reduced) else None
+        of_plan = plan and plan.attempt == message.attempt
+        if plan and of_plan and owner(plan, message.segment) != sender:
+            return [blame_impostor(sender)]
         try:
             key = self._inbox.take(sender, message, digest)
         except TooMany:
@@ -521,9 +510,9 @@ class RoundMember:
 
     def _blame(self, peer: PeerId, reason: str, points: int) -> list[RoundEffect]:
         """Blame a member for what it sent in this step, once."""
-        if peer in self._spoilt:
+        if peer in self.spoilers:
             return []
-        self._spoilt.add(peer)
+        self.spoilers.add(peer)
         return [Penalise(peer, reason, points)]
 
     def _blame_owner(self, plan: Plan, segment: int) -> list[RoundEffect]:

@@ -329,7 +329,7 @@ class Seat:
     def _spoilers(self) -> set[PeerId]:
         """Return the peers whose fault we have seen ourselves: we have refused something of theirs
         in this step, have found them out by an audit, or do not vote for what they propose."""
-        found = self.member.spoilers(), self.charging.found_out(), self.elector.liars()
+        found = self.member.spoilers, self.charging.found_out(), self.elector.liars()
         return set[PeerId]().union(*found)
 
     def _siblings(self) -> set[PeerId]:
@@ -473,7 +473,7 @@ class Seat:
         if failed is not None:
             effects += self.auditing.failed(failed)
         self._obstruction.planned(sender, now)
-        return [*effects, *self.pipeline.planned(message)]
+        return [*effects, *self.pipeline.planned(self.member.counted)]
 
     def _is_attempt_of(self, sender: PeerId, plan: Plan) -> bool:
         """Whether a step's attempt is its sender's: the first one is that of the leader whom the
@@ -509,17 +509,11 @@ class Seat:
             return None
         return next((peer for peer in members if peer in self._verdicts), None)
 
-    def on_reduced(
-        self, sender: PeerId, message: Reduced, digest: bytes, now: float
+    def on_tensor(
+        self, sender: PeerId, message: Segment | Reduced, digest: bytes, now: float
     ) -> list[SeatEffect]:
-        """Take an owner's sum of its segment."""
-        return [*self.member.reduced(sender, message, digest)]
-
-    def on_segment(
-        self, sender: PeerId, message: Segment, digest: bytes, now: float
-    ) -> list[SeatEffect]:
-        """Take a member's contribution to a segment that we own."""
-        return [*self.member.segment(sender, message, digest)]
+        """Take a member's contribution to a segment that we own, or an owner's sum of its own."""
+        return [*self.member.take(sender, message, digest)]
 
     def on_commitment(self, sender: PeerId, message: Commitment, now: float) -> list[SeatEffect]:
         """Take what a member commits to; the round may wait for it."""

@@ -336,7 +336,7 @@ class Plan(RoundMessage, frozen=True):
 class Segment(RoundMessage, frozen=True):
     """A member's summand of a segment, sent to its owner. Payload: the encoded tensor."""
 
-    route = Route("seat", "on_segment", sender="stage", lane="bulk", sealed=True)
+    route = Route("seat", "on_tensor", sender="stage", lane="bulk", sealed=True)
 
     segment: SegmentIndex
 
@@ -345,7 +345,7 @@ class Reduced(RoundMessage, frozen=True):
     """The owner's broadcast of a summed segment: the bytes that everyone applies."""
 
     route = Route(
-        "seat", "on_reduced", sender="stage", lane="bulk", observing=True, early=True, sealed=True
+        "seat", "on_tensor", sender="stage", lane="bulk", observing=True, early=True, sealed=True
     )
 
     segment: SegmentIndex

@@ -95,11 +95,11 @@ def exchanging(kept: Commitments, of_third: bytes = DIGESTS[THIRD][0]) -> RoundM
     member.plan(OTHER, PLAN)
     member.computed(ContributeTask(0, 1, tuple(BOUNDS)), Outcome())
     for peer, digest in ((OTHER, DIGESTS[OTHER][0]), (THIRD, of_third)):
-        member.segment(peer, Segment(0, 0, 1, 0), digest)
+        member.take(peer, Segment(0, 0, 1, 0), digest)
     keys = tuple(part(peer) for peer in DIGESTS)
     member.computed(ReduceTask(0, 1, 0, keys, (1, 1, 1)), Outcome(digests=(b"r" * 32,)))
     for i, peer in ((1, OTHER), (2, THIRD)):
-        member.reduced(peer, Reduced(0, 0, 1, i, 1.0), bytes([i]) * 32)
+        member.take(peer, Reduced(0, 0, 1, i, 1.0), bytes([i]) * 32)
     return member
 
 
@@ -146,5 +146,5 @@ def test_so_is_who_sends_other_bytes_than_their_seal_says_where_an_audit_would_a
     keys = tuple(part(peer) for peer in DIGESTS)
     outcome = Outcome(digests=(b"r" * 32,), part=2, parts=(2,))
     effects = member.computed(ReduceTask(0, 1, 0, keys, (1, 1, 1)), outcome)
-    assert bool(member.spoilers()) == active
+    assert bool(member.spoilers) == active
     assert [e.peer for e in effects if isinstance(e, Penalise)] == [THIRD] * active
