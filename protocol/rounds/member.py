@@ -140,7 +140,8 @@ class RoundMember:
         self._refused = -1
         """The attempt that we have refused last: nothing of it is waited for."""
         self._was_ready = False
-        """Whether we have been Ready for an attempt of this leader since a sibling was lost."""
+        """Whether we were Ready for an attempt of this leader since a sibling was lost: it owes the
+        commit."""
         self._short_of_memory = -1
         """The attempt for which contributing was tried once more."""
 
@@ -236,7 +237,8 @@ class RoundMember:
         if plan is None or self.progress is Progress.APPLYING or self._refused == plan.attempt:
             return waits
         missing = self._awaited_in(plan)
-        if self._was_ready and self._leader != self._place.me:
+        owed = self._was_ready or self.progress is Progress.READY
+        if owed and self._leader != self._place.me:
             missing.append(("commit", self._leader))
         if any(member.peer in gone for member in plan.members):
             missing = [wait for wait in missing if wait[1] in gone]

@@ -49,7 +49,7 @@ TIMES: Final[dict[Kind, float]] = {
 """How long each is waited for, in units of ``Obstruction.patience_s``."""
 BEFORE_A_PLAN: Final = frozenset[Kind](("spoilt", "plan", "report"))
 LEASED: Final = frozenset[Kind](("lease", "work"))
-SHARED: Final = frozenset[Kind]((*LEASED, "plan", "behind", "commit"))
+SHARED: Final = frozenset[Kind]((*LEASED, "plan", "behind"))
 """These wait for all that the step needs, whichever replica has it."""
 FIRST_S: Final = 3 * HEARD_S
 """Before any round has been closed here (memory is touched, kernels are compiled), beside what the

@@ -304,6 +304,7 @@ class Seat:
         lost = self._lost(view, self.place.stage)
         if lost or self._lost(view, self.place.stage + 1):
             self._obstruction.lost_one(now)
+        if lost:
             self.member.lost_one()
         self._view = view
         self.quorum.observe(self.standing.whole, now)

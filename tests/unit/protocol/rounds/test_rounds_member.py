@@ -361,6 +361,18 @@ class TestFailures:
         assert table.member.awaited((), ME) == [("spoilt", B)], "to the end of the step"
 
 
+def test_a_leader_that_plans_anew_owes_the_commit_still_unless_one_is_lost() -> None:
+    table, *_ = ready()
+    for attempt, counted in ((2, {ME: {8, 9}, C: {10, 11}}), (3, {ME: {8, 9}, B: {10, 11}})):
+        table.member.plan(LEADER, plan(counted, attempt=attempt))
+        assert ("commit", LEADER) in table.member.awaited((), LEADER)
+    table.member.lost_one()
+    assert ("commit", LEADER) not in table.member.awaited((), LEADER)
+    other, *_ = ready()
+    other.member.lost_one()
+    assert ("commit", LEADER) in other.member.awaited((), LEADER), "it is Ready now"
+
+
 def test_an_attempt_that_may_be_decreed_stays_whoever_is_expelled() -> None:
     """A leader may have decided it: another one would be a second version."""
     table, _, agreed = ready()
