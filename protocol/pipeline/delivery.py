@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from protocol.effects import Explain, Send
 from protocol.ids import PeerId, short
-from protocol.pace import ANSWER_S, LOOK_S, LOST_S
+from protocol.pace import ANSWER_S, LOOK_S, LOST_S, TICK_S
 from protocol.pipeline.effects import PayloadKey, PipelineEffect, Rerouted, SendPayload
 from protocol.pipeline.next_hop import Account, NextHop
 from protocol.wire.messages import Forward, Have, Receipt
@@ -100,8 +100,9 @@ class Deliveries:
         self.next_hop = NextHop()
         self._live: set[PeerId] = set()
         self._committed = self._slowest = 0
-        self._begun_at = 0.0
-        """When all stages behind us had begun the step."""
+        self._begun_at = self._fair_since = 0.0
+        """When all stages behind us had begun the step, and since when we could have heard of
+        results as well."""
 
     # --- what the replica tells us ---------------------------------------------------------
 
@@ -131,7 +132,7 @@ class Deliveries:
         before, self._slowest = self._slowest, committed if slowest is None else slowest
         self._committed = max(self._committed, committed)
         if self._slowest > before:
-            self._begun_at = now
+            self._begun_at = self._fair_since = now
         lost = self._live - rates.keys()
         self._live = set(rates)
         self.next_hop.update(rates)
@@ -157,6 +158,7 @@ class Deliveries:
         holder = delivery.held_by(sender)
         if holder is None:
             return self._asked_answer(delivery, sender, receipt, now)
+        holder.account.heard_at = now
         match receipt.verdict:
             case "known":
                 holder.accepted = True
@@ -227,6 +229,8 @@ class Deliveries:
         for delivery in self._wakeful():
             if delivery.at is None or delivery.at > now:
                 continue
+            if now > delivery.at + 2 * TICK_S:  # we were suspended: what others sent is unread
+                self._fair_since = now
             if delivery.holders:
                 effects += self._late(delivery, now)
             elif delivery.asked is not None:
@@ -242,16 +246,14 @@ class Deliveries:
         return list(self._awake.values())
 
     def _late(self, delivery: Delivery, now: float) -> list[PipelineEffect]:
-        """A microbatch may be late, counted from when all stages behind have begun its step: ask
-        its holders, and let another replica help the newest. One that cannot be late yet may be
-        lost: that shows when no answer comes."""
+        """A microbatch may be late: ask its holders, and let another replica help the newest. One
+        that cannot be late yet may be lost: that shows when no answer comes."""
         newest = delivery.holders[-1]
         usual_s = self.next_hop.late_s(newest.peer, newest.queue)
         late_s = usual_s if newest.accepted else min(usual_s, LOST_S)  # however slow the line
-        begun_at = now if delivery.step > self._slowest else self._begun_at
-        since = max(newest.sent_at, begun_at)
-        if now < since + late_s:
-            delivery.at = since + late_s
+        since, early = max(newest.sent_at, self._fair_since), delivery.step > self._slowest
+        if now < since + late_s or (early and newest.accepted):
+            delivery.at = max(now, since) + late_s if early else since + late_s
             return []
         if delivery.step < self._committed:
             return self._route(delivery, now)  # whoever counts it still has its gradient
@@ -261,20 +263,21 @@ class Deliveries:
             for holder in delivery.holders:
                 asks = Have(self._stage, delivery.step, delivery.microbatch)
                 effects.append(Send(holder.peer, asks))
-        if now < min(since + usual_s, delivery.asked_at + ANSWER_S):
+        if (early or now < since + usual_s) and now < delivery.asked_at + ANSWER_S:
             return effects
         return [*effects, *self._help(newest, delivery.step, since, now)]
 
     def _help(self, late: Holder, step: int, since: float, now: float) -> list[PipelineEffect]:
         """Give to a spare replica as well what another one is late with: the last that it was sent,
         because it has already begun the first."""
-        slow, nothing = late.peer, late.account.brought_at <= since
-        spare = self.next_hop.spare(since if nothing else math.inf, now)
+        early, slow = step > self._slowest, late.peer
+        nothing = late.account.shown_at(early=early) <= since
+        spare = self.next_hop.spare(since if nothing else math.inf, now, early=early)
         out = [
             delivery
             for delivery in self._wakeful()
             if delivery.step == step and not delivery.returned and delivery.holders
-            if delivery.holders[-1].peer == slow
+            if delivery.holders[-1].peer == slow and not (early and delivery.holders[-1].accepted)
             if spare - delivery.sent_to - delivery.unfit
         ]
         if not out:

@@ -52,7 +52,8 @@ class Account:
     charged: int = 0
     """Number of microbatches that it has of us."""
     brought_at: float = -math.inf
-    """When a gradient came from there last."""
+    heard_at: float = -math.inf
+    """Of a receipt or a gradient."""
     strikes: int = 0
     """Since it last brought anything."""
     suspended_until: float = 0.0
@@ -88,7 +89,7 @@ class Account:
 
     def brought(self, now: float) -> None:
         """Some gradient has come from there."""
-        self.brought_at = now
+        self.brought_at = self.heard_at = now
         self.strikes, self.suspended_until = 0, 0.0
 
     def refused(self, now: float) -> None:
@@ -100,6 +101,11 @@ class Account:
         if now >= self.suspended_until:
             self.suspended_until = now + FORGET_S * (1 << min(self.strikes, MOST_DOUBLINGS))
             self.strikes += 1
+
+    def shown_at(self, *, early: bool) -> float:
+        """Return when a gradient came from there last, in monotonic seconds; ``early``: or a
+        receipt."""
+        return self.heard_at if early else self.brought_at
 
 
 def believed_rates(rates: Mapping[PeerId, float]) -> dict[PeerId, float]:
@@ -204,11 +210,11 @@ class NextHop:
             fine = {p: c for p, c in fine.items() if c.gradient.measured} or fine
         return {p: c for p, c in fine.items() if c.rests_until <= now}
 
-    def spare(self, since: float, now: float) -> set[PeerId]:
-        """Return the replicas that take work and have none of ours, or have brought some since
-        ``since``."""
+    def spare(self, since: float, now: float, *, early: bool = False) -> set[PeerId]:
+        """Return the replicas that take work and have none of ours, or have shown something since
+        ``since``: a gradient, or, of a step that is ``early``, an answer."""
         there = [(p, c) for p, c in self._open((), now).items() if not c.strikes]
-        return {p for p, c in there if not c.charged or c.brought_at > since}
+        return {p for p, c in there if not c.charged or c.shown_at(early=early) > since}
 
     # --- expecting -------------------------------------------------------------------------
 

@@ -508,6 +508,15 @@ class TestWhoElseGetsIt:
         line.made.receipt(peer, answer(m, "known", STEP + 1), line.now)
         assert offers(line.tick(100.0)) == []
 
+    def test_but_an_answer_can_be_late(self) -> None:
+        line = Line()
+        _, peer = self.early(line)
+        asked = line.tick(LATE_S)
+        assert (questions(asked), offers(asked)) == ([peer], [])
+        [other] = offers(line.tick(ANSWER_S))
+        assert struck(line) == [peer]
+        assert other != peer
+
 
 class TestStrikes:
     def strike(self, line: Line, slow: PeerId) -> list[object]:
@@ -534,6 +543,13 @@ class TestStrikes:
             waits_s = line.made.next_hop.accounts[A].suspended_until - line.now
             assert waits_s == FORGET_S * 2**n
             line.tick(waits_s)
+
+    def test_our_own_sleep_proves_nothing(self) -> None:
+        line = Line()
+        line.send()
+        line.now += 500.0
+        assert offers(line.made.tick(line.now)) == []
+        assert due(line.made) == line.now + LATE_S
 
 
 class TestLostOnTheWay:
