@@ -16,7 +16,6 @@ from protocol.evidence.statement import (
     PLAN,
     Decisive,
     envelope_of,
-    statement_of,
 )
 from protocol.ids import PeerId, SwarmId
 from protocol.limits import MAX_REPLICAS_IN_ROUND
@@ -43,8 +42,6 @@ class Heard:
         Raises:
             RemoteProtocolError: it is not signed, or not by its author.
         """
-        if statement_of(message) is None:
-            return None, None
         envelope = envelope_of(author, message)
         if envelope is None:
             raise RemoteProtocolError("not-signed", type(message).__name__, 20)

@@ -30,7 +30,6 @@ class Holder:
 
     peer: PeerId
     account: Account
-    attempt: int
     sent_at: float
     queue: int = 1
     """Microbatches that it had of us then, this one included."""
@@ -50,7 +49,6 @@ class Delivery:
 
     step: int
     microbatch: int
-    attempt: int = 0
     holders: list[Holder] = field(default_factory=list)
     """The replica that answers for it, or is expected to, and others that run it too; whichever
     brings the gradient first is the first."""
@@ -142,7 +140,7 @@ class Deliveries:
         if lost:
             self._awake.update(self._open)
         for delivery in list(self._awake.values()):
-            for holder in [h for h in delivery.holders if h.peer in lost]:
+            while holder := next((h for h in delivery.holders if h.peer in lost), None):
                 effects += self._without(delivery, holder, now, f"lost {short(holder.peer)}")
             if delivery.asked is not None:
                 delivery.asked -= lost
@@ -160,20 +158,20 @@ class Deliveries:
         holder = delivery.held_by(sender)
         if holder is None:
             return self._asked_answer(delivery, sender, receipt, now)
-        gone = receipt.verdict in ("absent", "left")
-        if not gone and receipt.attempt != holder.attempt:
-            return []
         holder.account.heard_at = now
         match receipt.verdict:
             case "known":
                 holder.accepted = True
                 return []
-            case "left":  # to another replica, which is searched
+            case "declined":
+                delivery.unfit.add(holder.peer)
                 return self._without(delivery, holder, now)
             case "absent":
                 return self._absent(delivery, holder, now)
-            case "busy" | "declined":
-                return self._refused(delivery, holder, now, taken=receipt.verdict == "declined")
+            case "busy":
+                holder.account.refused(now)
+                self._release(delivery, holder)
+                return [] if delivery.holders else self._offer(delivery, now)
 
     def gradient(self, sender: PeerId, step: int, microbatch: int, now: float) -> bool:
         """Note at ``now`` the gradient of ``microbatch`` in ``step``; False if ``sender`` was not
@@ -263,7 +261,7 @@ class Deliveries:
         if now >= delivery.asked_at + late_s:
             delivery.asked_at = now
             for holder in delivery.holders:
-                asks = Have(self._stage, delivery.step, delivery.microbatch, holder.attempt)
+                asks = Have(self._stage, delivery.step, delivery.microbatch)
                 effects.append(Send(holder.peer, asks))
         if (early or now < since + usual_s) and now < delivery.asked_at + ANSWER_S:
             return effects
@@ -331,23 +329,20 @@ class Deliveries:
         """Make a replica, charged already, a holder, and return what does."""
         step, microbatch, account = delivery.step, delivery.microbatch, self.next_hop.accounts[peer]
         again = delivery.again or bool(delivery.holders)
-        delivery.attempt += 1
         delivery.sent_to.add(peer)
-        sent = delivery.attempt, now, account.charged
-        holder = Holder(peer, account, *sent, charged=True, alone=not again)
+        holder = Holder(peer, account, now, account.charged, charged=True, alone=not again)
         delivery.holders.append(holder)
         delivery.at = now + min(self.next_hop.late_s(peer, holder.queue), LOST_S)
-        message = Forward(self._stage, step, microbatch, holder.attempt, again)
+        message = Forward(self._stage, step, microbatch, again)
         keys = (PayloadKey(step, "tokens", microbatch), PayloadKey(step, "output", microbatch))
         return SendPayload(peer, message, keys)
 
     def _ask(self, delivery: Delivery, now: float) -> list[PipelineEffect]:
         """idle -> asking: does a replica of the next stage hold it already?"""
-        delivery.attempt += 1
         delivery.asked = delivery.helpful(self._live, self._committed)
         delivery.sent_to |= delivery.asked  # a gradient in the bulk lane may overtake the answer
         delivery.at = now + ANSWER_S
-        question = Have(self._stage, delivery.step, delivery.microbatch, delivery.attempt)
+        question = Have(self._stage, delivery.step, delivery.microbatch)
         return [Send(peer, question) for peer in sorted(delivery.asked)]
 
     def _asked_answer(
@@ -355,7 +350,7 @@ class Deliveries:
     ) -> list[PipelineEffect]:
         """asking -> held by a replica that knows it, or by a new one once all have said no."""
         asked = delivery.asked
-        if asked is None or sender not in asked or receipt.attempt != delivery.attempt:
+        if asked is None or sender not in asked:
             return []
         asked.discard(sender)
         if receipt.verdict == "known":
@@ -367,7 +362,7 @@ class Deliveries:
         """any -> held by a replica that has it already."""
         self._clear(delivery)
         account = self.next_hop.accounts[peer]
-        delivery.holders = [Holder(peer, account, delivery.attempt, now, accepted=True)]
+        delivery.holders = [Holder(peer, account, now, accepted=True)]
         delivery.at = None if delivery.returned else now + self.next_hop.late_s(peer, 1)
 
     # --- what holders answer ---------------------------------------------------------------
@@ -378,19 +373,6 @@ class Deliveries:
         if not holder.accepted and holder.absent < ABSENT:
             return []
         return self._without(delivery, holder, now)
-
-    def _refused(
-        self, delivery: Delivery, holder: Holder, now: float, *, taken: bool
-    ) -> list[PipelineEffect]:
-        """held -> another replica at once, or the same after a pause; ``taken``: it had it."""
-        if taken:
-            delivery.unfit.add(holder.peer)
-        else:
-            holder.account.refused(now)
-        self._release(delivery, holder)
-        if delivery.holders:
-            return []
-        return self._offer(delivery, now)
 
     def _learn(self, delivery: Delivery, bringer: PeerId, now: float) -> None:
         """Learn from a first gradient about the holders; after Karn, only from those that had no

@@ -38,9 +38,9 @@ class MicrobatchState:
     step: int
     microbatch: int
     phase: Phase
-    upstreams: dict[PeerId, int] = field(default_factory=dict)
-    """Return addresses of the gradient, each with the attempt under which it last sent the
-    microbatch; empty at stage 0, more than one while two replicas work on it."""
+    upstreams: set[PeerId] = field(default_factory=set)
+    """Return addresses of the gradient: none at stage 0, more than one while two replicas work on
+    it."""
     sends: dict[PeerId, tuple[int, float]] = field(default_factory=dict)
     """How often its gradient was sent to each of them, and when it may be sent again."""
     giver: PeerId | None = None

@@ -27,12 +27,11 @@ from protocol.pipeline.effects import (
     PipelineEffect,
     SendPayload,
 )
-from protocol.pipeline.ledger import from_bitmap
 from protocol.pipeline.microbatches import READY, Microbatches, MicrobatchState, Phase, StepWork
 from protocol.pipeline.newcomers import NOBODY, Bound
 from protocol.pipeline.place import Place
 from protocol.view import SwarmView
-from protocol.wire.messages import Backward, Forward, Have, Plan, Receipt, Verdict
+from protocol.wire.messages import Backward, Forward, Have, Receipt, Verdict
 
 WORKER_DEPTH = 2
 """Tasks given to the worker at once: one runs, one waits, so that it never idles for a round trip
@@ -183,7 +182,7 @@ class Pipeline:
         for state in self._microbatches:
             if state.step >= step and state.phase is Phase.QUEUED and state.upstreams:
                 self._microbatches.pop(state.microbatch)
-                effects += self._tell_upstreams(state, "declined")
+                effects += self._give_back(state)
         return effects
 
     def lease(self, ids: list[int], *, again: bool, now: float) -> list[PipelineEffect]:
@@ -198,16 +197,11 @@ class Pipeline:
                 self._microbatches.add(MicrobatchState(step, microbatch, Phase.QUEUED, again=again))
         return self._schedule(now)
 
-    def planned(self, plan: Plan) -> list[PipelineEffect]:
-        """Begin nothing that is not counted here: the plan counts the whole step.
+    def planned(self, counted: frozenset[int]) -> list[PipelineEffect]:
+        """Begin nothing but what a plan has ``counted`` here: it counts the whole step.
 
         A microbatch that the worker is adding to the gradient now is finished and subtracted again.
         """
-        place = self._place
-        mine = next((member for member in plan.members if member.peer == place.me), None)
-        if mine is None:
-            return []
-        counted = from_bitmap(mine.counted, plan.step, place.per_step)
         begun = (Phase.FORWARD if self._place.last else Phase.BACKWARD, Phase.DONE)
         here = self._microbatches.of(self.step)
         doubles = [h for h in here if h.microbatch not in counted and h.phase not in begun]
@@ -218,7 +212,7 @@ class Pipeline:
         now on we do not know it, so that it can come back if the other replica dies."""
         state = self._microbatches.pop(microbatch)
         self.deliveries.discard(microbatch)
-        return [] if state is None else self._tell_upstreams(state, "left")
+        return [] if state is None else self._give_back(state)
 
     # --- messages --------------------------------------------------------------------------
 
@@ -239,7 +233,7 @@ class Pipeline:
             message.step,
             message.microbatch,
             Phase.QUEUED,
-            upstreams={sender: message.attempt},
+            upstreams={sender},
             giver=sender,
             source=sender,
             came=digest,
@@ -304,9 +298,9 @@ class Pipeline:
     def _known(
         self, state: MicrobatchState, sender: PeerId, message: Forward | Have, now: float
     ) -> list[PipelineEffect]:
-        """A microbatch we know: only a return address is added (or renewed)."""
-        if len(state.upstreams) < limits.MAX_REPLICAS_IN_ROUND or sender in state.upstreams:
-            state.upstreams[sender] = message.attempt
+        """A microbatch we know: only a return address is added."""
+        if len(state.upstreams) < limits.MAX_REPLICAS_IN_ROUND:
+            state.upstreams.add(sender)
         done = state.phase is Phase.DONE
         gradient = self._return_gradient(state, now, sender) if done else []
         return [self._receipt(sender, message, "known"), *gradient]
@@ -317,7 +311,7 @@ class Pipeline:
         """Send the gradient to those that wait for it; it may be lost with a link. A question of
         forty bytes asks for megabytes, so it is sent again each time after twice as long."""
         key, effects = PayloadKey(state.step, "grad_out", state.microbatch), list[PipelineEffect]()
-        for peer in state.upstreams:
+        for peer in sorted(state.upstreams):
             times, again_at = state.sends.get(peer, (0, now))
             if (only and peer not in only) or now < again_at:
                 continue
@@ -331,12 +325,9 @@ class Pipeline:
         until = (known for known in self._microbatches.steps() if known <= step)
         return sum(self._microbatches.at(known).count(Phase.QUEUED) for known in until)
 
-    def _tell_upstreams(self, state: MicrobatchState, verdict: Verdict) -> list[Send]:
-        stage = self._place.stage
-        return [
-            Send(peer, Receipt(stage, state.step, state.microbatch, attempt, verdict))
-            for peer, attempt in state.upstreams.items()
-        ]
+    def _give_back(self, state: MicrobatchState) -> list[Send]:
+        said = Receipt(self._place.stage, state.step, state.microbatch, "declined")
+        return [Send(peer, said) for peer in sorted(state.upstreams)]
 
     def _schedule(self, now: float) -> list[PipelineEffect]:
         """Keep the worker's queue filled."""
@@ -385,8 +376,8 @@ class Pipeline:
         self._microbatches.pop(state.microbatch)
         if not state.upstreams:
             return [Fault("internal", "the worker refuses our own samples")]
-        return [*blamed, *self._tell_upstreams(state, "declined")]
+        return [*blamed, *self._give_back(state)]
 
     def _receipt(self, to: PeerId, message: Forward | Have, verdict: Verdict) -> Send:
-        of = message.step, message.microbatch, message.attempt
-        return Send(to, Receipt(self._place.stage, *of, verdict))
+        of = self._place.stage, message.step, message.microbatch
+        return Send(to, Receipt(*of, verdict))

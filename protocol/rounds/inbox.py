@@ -13,6 +13,7 @@ from typing import Final, Literal
 from protocol.ids import PeerId
 from protocol.pipeline.effects import ApplyTask, DecodeTask, PayloadKey, ReduceTask
 from protocol.pipeline.ledger import count_of
+from protocol.rounds.commitments import Came
 from protocol.rounds.obstruction import Wait
 from protocol.rounds.plans import Broadcast, active, owner
 from protocol.rounds.stretch import stretch
@@ -29,8 +30,8 @@ class TooMany(Exception):
 
 Entry = tuple[Literal["segment", "reduced"], int, int, PeerId]
 """Contribution or sum, attempt, segment, sender."""
-CONTRIBUTED: Final = Broadcast(b"", 0.0)
-"""Of a contribution nothing is announced."""
+OWN: Final = Broadcast(b"", 0.0)
+"""Of our own contribution nothing is announced."""
 
 
 class Inbox:
@@ -53,12 +54,6 @@ class Inbox:
     def senders(self, attempt: int) -> set[PeerId]:
         """Return the senders of an attempt's payloads."""
         return {sender for _, of, _, sender in self._kept if of == attempt}
-
-    def forget(self, peer: PeerId, attempt: int) -> None:
-        """Forget what a peer sent for other attempts than this one."""
-        for entry in [e for e in self._kept if e[3] == peer and e[1] != attempt]:
-            del self._kept[entry]
-        self._came = [entry for entry in self._came if entry in self._kept]
 
     def follow(self, plan: Plan, me: PeerId) -> set[PeerId]:
         """Begin an attempt: forget older ones and what impostors sent; return the impostors."""
@@ -85,7 +80,7 @@ class Inbox:
             TooMany: this sender has sent too much that we do not need yet.
         """
         kind: Literal["segment", "reduced"] = "segment"
-        said = CONTRIBUTED
+        said = Broadcast(digest, 0.0)
         if isinstance(message, Reduced):
             kind, said = "reduced", Broadcast(digest, message.sq_norm, message.own_sq_norm)
         entry = kind, message.attempt, message.segment, sender
@@ -100,7 +95,15 @@ class Inbox:
 
     def own(self, plan: Plan, segment: int, me: PeerId) -> None:
         """Our own contribution to a segment of a plan is encoded."""
-        self._kept["segment", plan.attempt, segment, me] = CONTRIBUTED
+        self._kept["segment", plan.attempt, segment, me] = OWN
+
+    def came(self, plan: Plan) -> Came:
+        """Return what others have contributed to an attempt."""
+        found = dict[PeerId, dict[int, bytes]]()
+        for (kind, attempt, segment, sender), said in self._kept.items():
+            if (kind, attempt) == ("segment", plan.attempt) and said != OWN:
+                found.setdefault(sender, {})[segment] = said.digest
+        return found
 
     def reductions(self, plan: Plan) -> list[ReduceTask]:
         """Return the sums of our segments that can be made now and were not begun."""

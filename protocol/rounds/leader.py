@@ -28,8 +28,8 @@ from protocol.pipeline.ledger import count_of
 from protocol.pipeline.place import Place
 from protocol.rounds.admissions import Admissions, LetsIn
 from protocol.rounds.member import RoundMember
-from protocol.rounds.obstruction import OFTEN, Kind, Obstruction, Wait
-from protocol.rounds.plans import REFUSED, most_common, split
+from protocol.rounds.obstruction import Kind, Obstruction, Wait
+from protocol.rounds.plans import most_common, split
 from protocol.rounds.proposer import Proposer, State
 from protocol.rounds.quorum import Quorum
 from protocol.rounds.reports import Report, vouched_sum
@@ -39,9 +39,11 @@ from protocol.wire.messages import Admit, Commit, LedgerReport, Plan, Ready, Vot
 from protocol.wire.parts import Decree
 from protocol.wire.statement import Statement, encode_statement
 
-MAX_REFUSALS = 2
-"""Attempts with the same members that are made anew: by then it is no accident, and whoever spoils
-the round has to go first. Else a spoilt plan runs out of time."""
+MOST_APART = 2
+"""Attempts of a step that are planned anew at once because members hold different gradients: by
+then it is no accident, and whoever spoils the round has to go first."""
+MOST_VOIDED = 8
+"""Plans of a step that reports of one member may void."""
 DONORS = 3
 MAX_REPORTS = 2 * limits.MAX_REPLICAS_IN_ROUND
 
@@ -50,7 +52,6 @@ Restart = Literal[
     "member lost",
     "ledger changed",
     "nothing came",
-    "refused",
     "gradients differ",
     "member came back",
     "leader changed",
@@ -110,20 +111,19 @@ class RoundLeader:
     def _reset(self, step: int, now: float = math.inf) -> None:
         self.step = step
         self.reports: dict[PeerId, Report] = {}
+        self._counted = 0
+        """The most microbatches of the step that were counted at any time."""
         self._plan: Plan | None = None
         self._complete_since: float | None = None
         self._answers: dict[PeerId, Ready] = {}
-        """By member of the plan: for what it is Ready, or that it refuses."""
+        """By member of the plan: for what it is Ready."""
         self.proposer.start_step(step, now)
         self.refused = ""
         """Why a whole step was not closed when we last looked; empty: it was, or is not whole."""
-        self._refusals = 0
-        """Attempts that were made anew because a member spoilt them, since one was lost."""
-        self._anew_at: float | None = None
-        """When the refused plan is given up."""
-        self._faults: Counter[Wait] = Counter()
-        """How often a member was Ready with another digest than most, had a ledger that no longer
-        fitted a plan, or refused one since another was lost: the cause may have been that one."""
+        self._times_apart = 0
+        """Attempts that were planned anew because members held different gradients."""
+        self._voided: Counter[PeerId] = Counter()
+        """How often a member's ledger no longer fitted a plan."""
 
     def start_step(self, step: int, now: float) -> list[Effect]:
         """Begin a step; reports that came early count at once."""
@@ -143,10 +143,6 @@ class RoundLeader:
         for peer in lost - live:  # a report may come before the sender's first heartbeat
             self.reports.pop(peer, None)
             self._next.pop(peer, None)
-        if lost - live:
-            self._refusals = 0
-            for peer in live:
-                del self._faults["refusal", peer]
         planned = [] if self._plan is None or self._proposing else self._plan.members
         if any(member.peer not in live for member in planned):
             self._void("member lost")
@@ -154,7 +150,7 @@ class RoundLeader:
 
     def _void(self, why: Restart) -> None:
         """Give up the plan; the next one has a higher attempt."""
-        self._plan = self._anew_at = None
+        self._plan = None
         self.proposer.give_up()
         self.restarts[why] += 1
 
@@ -173,19 +169,20 @@ class RoundLeader:
         if known is not None and message.seq <= known.said.seq:
             return []
         try:
-            report = Report.of(message, self._place.per_step, known)
+            report = Report.of(message, self._place.per_step)
         except RemoteProtocolError as error:
             return [Penalise(sender, error.reason, error.penalty)]
         if known is not None and known.bits != report.bits:
             del self.reports[sender]  # they stand in the order in which they changed
-        if known is not None and known.ever != report.ever:
-            self._obstruction.brought(sender)  # what it takes back and reports anew is no work
         self.reports[sender] = report
+        if (count := self._count(self.reports)) > self._counted:
+            self._counted = count  # what is taken back and reported anew is no work
+            self._obstruction.brought()
         plan = self._plan
         if plan is not None and not self._proposing:
             if not self._fits(plan, sender):
                 self._void("ledger changed")
-                self._faults["voided", sender] += 1
+                self._voided[sender] += 1
             elif message.promised < plan.attempt and now > self._obstruction.planned_at + ANSWER_S:
                 return [Send(sender, plan)]  # it was lost on its way, or refused too early
         return self._act(now)
@@ -208,8 +205,11 @@ class RoundLeader:
     @property
     def whole(self) -> bool:
         """Whether those that have reported have counted the whole step."""
-        done = reduce(or_, (report.bits for report in self.reports.values()), 0)
-        return done.bit_count() == self._place.per_step
+        return self._count(self.reports) == self._place.per_step
+
+    def _count(self, peers: Iterable[PeerId]) -> int:
+        """Return how many microbatches these have counted together."""
+        return reduce(or_, (self.reports[peer].bits for peer in peers), 0).bit_count()
 
     def _serving_step(self) -> list[PeerId]:
         stage = self._view.serving(self._place.stage)
@@ -236,7 +236,9 @@ class RoundLeader:
             return []
         if not self.leading:
             return [] if led_by is None else self._awaited_of(led_by, leases=leases)
-        waits = sorted(wait for wait, times in self._faults.items() if times >= OFTEN[wait[0]])
+        spoilt = {peer for peer, times in self._voided.items() if times >= MOST_VOIDED}
+        spoilt |= self._apart()
+        waits: list[Wait] = [("spoilt", peer) for peer in sorted(spoilt)]
         if self._plan is not None:
             kind: Kind = "ready"
             late = [m.peer for m in self._plan.members if m.peer not in self._answers]
@@ -281,7 +283,7 @@ class RoundLeader:
 
     def _is_complete(self, members: list[PeerId], now: float) -> Answer:
         """Whether the members' ledgers are the whole step, and no straggler is to be waited for."""
-        count = reduce(or_, (self.reports[peer].bits for peer in members), 0).bit_count()
+        count = self._count(members)
         few = no(f"{count} of {self._place.per_step} microbatches are counted")
         whole = self._returned() if count == self._place.per_step else few
         if not whole:
@@ -418,11 +420,7 @@ class RoundLeader:
         if sender in self._answers:
             return []
         said = Statement(plan.stage, self._place.era, plan.step, plan.attempt, message.digest)
-        if message.digest == REFUSED:
-            self._faults["refusal", sender] += 1
-            if self._anew_at is None and self._refusals < MAX_REFUSALS:
-                self._anew_at = now + ANSWER_S
-        elif not self._elector.verify(sender, READY, encode_statement(said), message.signature):
+        if not self._elector.verify(sender, READY, encode_statement(said), message.signature):
             return [Penalise(sender, "ready-not-signed", 20)]
         self._answers[sender] = message
         return self._act(now)
@@ -430,10 +428,7 @@ class RoundLeader:
     def _try_decide(self, plan: Plan, now: float) -> list[Effect]:
         """Propose the decree once every member is Ready with the same digest."""
         ready = self._member.ready
-        whole = len(self._answers) == len(plan.members)
-        if self._anew_at is not None and (whole or now >= self._anew_at):
-            return self._plan_anew(now)
-        if not whole or not ready:
+        if len(self._answers) < len(plan.members) or not ready:
             return []
         members = tuple(member.peer for member in plan.members)
         decree = Decree(plan.attempt, ready, members, tuple(plan.electors), 0.0)
@@ -453,28 +448,24 @@ class RoundLeader:
         return [*self.proposer.propose(replace(decree, loss_sum=loss_sum, ready=signed), now)]
 
     def _plan_anew(self, now: float) -> list[Effect]:
-        """Plan a spoilt attempt again, a few times. If none has refused it, note the members whose
-        digest differs from the most common one, of two members from ours."""
-        if self._refusals >= MAX_REFUSALS:
+        """Members hold different gradients: plan anew, a few times, or leave the attempt to its
+        end."""
+        if self._times_apart >= MOST_APART:
             return []
-        self._refusals += 1
-        refusers = [peer for peer, said in self._answers.items() if said.digest == REFUSED]
-        if refusers:
-            self._void("refused")
-            words = f"{_names(refusers)} got what cannot be used"
-        else:
-            digests = Counter(said.digest for said in self._answers.values())
-            ours = self._answers.get(self._place.me)
-            usual = max(
-                digests, key=lambda d: (digests[d], ours is not None and d == ours.digest, d)
-            )
-            others = [peer for peer, said in self._answers.items() if said.digest != usual]
-            self._faults.update(("spoilt", peer) for peer in others)
-            self._void("gradients differ")
-            words = "members hold different gradients"
-        words = f"step {self.step}: {words}; planning it anew"
-        said = Explain("round", words, "warning" if refusers else "error", tuple(refusers))
-        return [said, *self._act(now)]
+        self._times_apart += 1
+        self._void("gradients differ")
+        words = f"step {self.step}: members hold different gradients; planning it anew"
+        return [Explain("round", words, "error"), *self._act(now)]
+
+    def _apart(self) -> set[PeerId]:
+        """Return the members whose digest differs from the most common one, of two members from
+        ours, in an attempt that is not planned anew because of that."""
+        if self._plan is None or len(self._answers) < len(self._plan.members):
+            return set()
+        digests = Counter(said.digest for said in self._answers.values())
+        ours = self._answers.get(self._place.me)
+        usual = max(digests, key=lambda d: (digests[d], ours is not None and d == ours.digest, d))
+        return {peer for peer, said in self._answers.items() if said.digest != usual}
 
     def vote(self, sender: PeerId, message: Vote, now: float) -> list[Effect]:
         """Take an elector's answer; say the commit once a majority has voted."""

@@ -33,12 +33,11 @@ from protocol.pipeline.effects import (
 from protocol.pipeline.ledger import from_bitmap
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
-from protocol.rounds.commitments import Commitments
+from protocol.rounds.commitments import Came, Commitments
 from protocol.rounds.effects import RoundEffect
 from protocol.rounds.inbox import Inbox, TooMany
-from protocol.rounds.obstruction import OFTEN, Wait
+from protocol.rounds.obstruction import Wait
 from protocol.rounds.plans import (
-    REFUSED,
     blame_impostor,
     counts_all_once,
     in_sending_order,
@@ -84,7 +83,7 @@ class RoundMember:
         commitments: what members have committed to contribute.
         contributed: returns what there is to do, in a run with audits, once our contribution to a
             plan, of these microbatches, is encoded and no part of it is sent yet.
-        closing: the same before the plan is applied that has this digest.
+        closing: the same before the plan is applied that has this digest, with what came of it.
         rate: the learning rate of a step by the amendment of this digest; None: the manifest's.
         sign: signs a Ready; None: we have signed another one.
         roll: returns the members of the decree that made our version; nobody, before the first.
@@ -101,7 +100,7 @@ class RoundMember:
         promise: tuple[int, int],
         commitments: Commitments,
         contributed: Callable[[Plan, frozenset[int]], Sequence[RoundEffect]],
-        closing: Callable[[Plan, bytes], Sequence[RoundEffect]],
+        closing: Callable[[Plan, bytes, Came], Sequence[RoundEffect]],
         rate: Callable[[bytes, int], float | None],
         sign: Callable[[Ready], Ready | None],
         roll: Callable[[], frozenset[PeerId]],
@@ -136,14 +135,13 @@ class RoundMember:
         self._digest = b""
         self.decree: Decree | None = None
         """That closes the step."""
-        self._spoilt: dict[PeerId, set[int]] = {}
-        """The attempts of this step for which a peer sent what we have refused."""
+        self.spoilers = set[PeerId]()
+        """The members of which we have refused something in this step."""
         self._refused = -1
         """The attempt that we have refused last: nothing of it is waited for."""
-        self.planned_again: PeerId | None = None
-        """The leader, if it has planned anew with the same members."""
         self._was_ready = False
-        """Whether we were Ready for an attempt of this leader with these members."""
+        """Whether we were Ready for an attempt of this leader since a sibling was lost: it owes the
+        commit."""
         self._short_of_memory = -1
         """The attempt for which contributing was tried once more."""
 
@@ -165,7 +163,7 @@ class RoundMember:
         another one. By its leader's word alone all would drop theirs at once."""
         if (plan := self._other) is None:
             return []
-        said = self._inbox.senders(plan.attempt) | self._commitments.authors(plan)
+        said = self._inbox.senders(plan.attempt)
         members, me = _members(plan), self._place.me
         roll = self._roll() or members
         if 2 * len(roll.intersection(members, said) - {me}) <= len(roll):
@@ -183,11 +181,9 @@ class RoundMember:
         self.loaded = True
         return [*self.advance(), *self.try_apply()]
 
-    def forget(self, peer: PeerId) -> None:
-        """A peer is lost: drop what it sent for attempts not begun, because its next process has
-        not said it."""
-        self._inbox.forget(peer, self.promised)
-        self._commitments.forget(peer, self.step, self.promised)
+    def lost_one(self) -> None:
+        """A sibling is lost: the leader has to plan anew, which takes its time."""
+        self._was_ready = False
 
     @property
     def promise(self) -> tuple[int, int]:
@@ -214,10 +210,6 @@ class RoundMember:
         """Contributions and broadcasts that are here, our own included."""
         return len(self._inbox)
 
-    def spoilers(self) -> set[PeerId]:
-        """Return the members of which we have refused something in this step."""
-        return set(self._spoilt)
-
     def senders(self) -> set[PeerId]:
         """Return the members whose contributions or sums of the promised attempt are here."""
         plan = self.plan_followed
@@ -233,29 +225,26 @@ class RoundMember:
         """Return the peers that our part in the round waits for, and for what.
 
         In an attempt that comes to nothing, because we have refused it or one of its members is
-        gone, nobody else is waited for: others may have given it up by now, and only the leader can
-        plan it anew.
+        gone, nobody else is waited for: others may have given it up by now. Only the leader can
+        plan it anew, once whoever spoilt it is gone, too.
 
         Args:
             gone: members of the plan that do not serve the stage for us any more.
             led_by: the leader of our step.
         """
-        often = (peer for peer, of in self._spoilt.items() if len(of) >= OFTEN["spoilt"])
-        spoilt: list[Wait] = [("spoilt", peer) for peer in sorted(often)]
+        waits: list[Wait] = [("spoilt", peer) for peer in sorted(self.spoilers)]
         plan = self.plan_followed
-        if plan is None or self.progress is Progress.APPLYING:
-            return spoilt
-        anew = list[Wait]()
-        if led_by is not None and led_by != self._place.me:
-            anew.append(("anew", led_by))
-        if self._refused == plan.attempt:
-            return [*spoilt, *anew]
-        waits = self._awaited_in(plan)
-        if self._was_ready and self._leader != self._place.me:
-            waits = list(dict.fromkeys([*waits, ("commit", self._leader)]))
+        if plan is None or self.progress is Progress.APPLYING or self._refused == plan.attempt:
+            return waits
+        missing = self._awaited_in(plan)
+        owed = self._was_ready or self.progress is Progress.READY
+        if owed and self._leader != self._place.me:
+            missing.append(("commit", self._leader))
         if any(member.peer in gone for member in plan.members):
-            return [*spoilt, *(wait for wait in waits if wait[1] in gone), *anew]
-        return [*spoilt, *waits]
+            missing = [wait for wait in missing if wait[1] in gone]
+            if led_by is not None and led_by != self._place.me:
+                missing.append(("plan", led_by))
+        return [*waits, *missing]
 
     def _awaited_in(self, plan: Plan) -> list[Wait]:
         """Return the peers that we wait for in an attempt."""
@@ -305,9 +294,7 @@ class RoundMember:
             return []
         bits = b"" if mine is None else mine.counted
         self.counted = from_bitmap(bits, plan.step, self._place.per_step)
-        same = self.plan_followed is not None and _members(plan) == _members(self.plan_followed)
-        self.planned_again = sender if same and sender == self._leader else None
-        self._was_ready &= self.planned_again is not None
+        self._was_ready &= sender == self._leader
         self.promised, self.plan_followed = plan.attempt, plan
         self._leader, self._digest = sender, b""
         self.progress = Progress.OBSERVING if mine is None else Progress.SETTLING
@@ -340,23 +327,15 @@ class RoundMember:
 
     # --- exchange --------------------------------------------------------------------------
 
-    def segment(self, sender: PeerId, message: Segment) -> list[RoundEffect]:
-        """Take a member's contribution to a segment we own (it may overtake the plan)."""
-        return self._kept(sender, message)
-
-    def reduced(self, sender: PeerId, message: Reduced, digest: bytes) -> list[RoundEffect]:
-        """Take an owner's broadcast of a segment; ``digest`` names its payload."""
-        plan = self.plan_followed
-        of_plan = plan and (plan.step, plan.attempt) == (message.step, message.attempt)
-        if plan and of_plan and owner(plan, message.segment) != sender:
-            return [blame_impostor(sender)]
-        return self._kept(sender, message, digest)
-
-    def _kept(
-        self, sender: PeerId, message: Segment | Reduced, digest: bytes = b""
-    ) -> list[RoundEffect]:
+    def take(self, sender: PeerId, message: Segment | Reduced, digest: bytes) -> list[RoundEffect]:
+        """Take a member's contribution to a segment that we own, or an owner's broadcast of its
+        own; both may overtake the plan. ``digest`` names the payload."""
         if message.step != self.step or message.attempt < self.promised:
             return []
+        plan = self.plan_followed if isinstance(message, Reduced) else None
+        of_plan = plan and plan.attempt == message.attempt
+        if plan and of_plan and owner(plan, message.segment) != sender:
+            return [blame_impostor(sender)]
         try:
             key = self._inbox.take(sender, message, digest)
         except TooMany:
@@ -382,7 +361,7 @@ class RoundMember:
         broadcasts, beside = self._inbox.broadcasts(plan), self._commitments.fingerprint(plan)
         if broadcasts is None or beside is None:
             return []
-        if false := self._commitments.false(plan):
+        if false := self._commitments.false(plan, self._inbox.came(plan)):
             return self._refuse_unsigned(plan, false)
         return self._become_ready(plan_digest(self._leader, plan, broadcasts, beside))
 
@@ -394,7 +373,7 @@ class RoundMember:
         words = f"{short(false[0])} has contributed something else than it signed"
         effects = self._refuse(plan, words)
         for peer in false:
-            effects += self._blame(plan, peer, "contribution-not-signed", 20)
+            effects += self._blame(peer, "contribution-not-signed", 20)
             if self._commitments.of(peer, plan.step, plan.attempt) is not None:
                 effects.append(Charge(plan.stage, peer, plan.step, plan.attempt, "other"))
         return effects
@@ -447,7 +426,8 @@ class RoundMember:
         task = ApplyTask(plan.step, rate=self._rate(plan.amended, plan.step))
         if len(plan.members) > 1 or plan.observers:
             task = self._inbox.apply_task(plan, task.rate)
-        return [*self._closing(plan, decree.digest), Compute(task)]
+        closing = self._closing(plan, decree.digest, self._inbox.came(plan))
+        return [*closing, Compute(task)]
 
     # --- the worker's outcomes -------------------------------------------------------------
 
@@ -526,18 +506,15 @@ class RoundMember:
         return self.exchange()
 
     def _refuse(self, plan: Plan, words: str) -> list[RoundEffect]:
-        """Refuse a plan, so that the round is planned again."""
+        """Get Ready for no plan whose sums cannot be used: it comes to its end without us."""
         self._refused = plan.attempt
-        refusal = Ready(plan.stage, plan.step, plan.attempt, REFUSED, 0.0)
-        said = Explain("round", f"step {plan.step}: {words}", "error")
-        return [said, Send(self._leader, refusal)]
+        return [Explain("round", f"step {plan.step}: {words}", "error")]
 
-    def _blame(self, plan: Plan, peer: PeerId, reason: str, points: int) -> list[RoundEffect]:
-        """Blame a member for what it sent for an attempt, once."""
-        attempts = self._spoilt.setdefault(peer, set())
-        if plan.attempt in attempts:
+    def _blame(self, peer: PeerId, reason: str, points: int) -> list[RoundEffect]:
+        """Blame a member for what it sent in this step, once."""
+        if peer in self.spoilers:
             return []
-        attempts.add(plan.attempt)
+        self.spoilers.add(peer)
         return [Penalise(peer, reason, points)]
 
     def _blame_owner(self, plan: Plan, segment: int) -> list[RoundEffect]:
@@ -545,7 +522,7 @@ class RoundMember:
         culprit = owner(plan, segment)
         if culprit is None or culprit == self._place.me:
             return []
-        return self._blame(plan, culprit, "malformed-sum", 50)
+        return self._blame(culprit, "malformed-sum", 50)
 
     def not_applied(self, outcome: Outcome) -> list[RoundEffect]:
         """The next version could not be made."""

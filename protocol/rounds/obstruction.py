@@ -31,18 +31,15 @@ Kind = Literal[
     "ready",
     "commit",
     "spoilt",
-    "voided",
-    "refusal",
-    "anew",
 ]
 Wait = tuple[Kind, PeerId]
 
 TIMES: Final[dict[Kind, float]] = {
+    "spoilt": 0.0,
     "contribution": 1.0,
     "plan": 1.0,
     "sum": 1.75,
     "report": 2.0,
-    "anew": 2.0,
     "lease": 2.0,
     "ready": 2.5,
     "commit": 3.25,
@@ -50,11 +47,9 @@ TIMES: Final[dict[Kind, float]] = {
     "behind": 6.0,
 }
 """How long each is waited for, in units of ``Obstruction.patience_s``."""
-SECONDS: Final[dict[Kind, float]] = {"spoilt": 0.0, "voided": 0.0, "refusal": 1.5}
-"""The same of what takes no round. Who refuses says whom with its next heartbeat, if it is honest,
-and is excused from then on."""
-BEFORE_A_PLAN: Final = frozenset[Kind]((*SECONDS, "plan", "report"))
-SHARED: Final = frozenset[Kind](("plan", "anew", "lease", "work", "behind"))
+BEFORE_A_PLAN: Final = frozenset[Kind](("spoilt", "plan", "report"))
+LEASED: Final = frozenset[Kind](("lease", "work"))
+SHARED: Final = frozenset[Kind]((*LEASED, "plan", "behind"))
 """These wait for all that the step needs, whichever replica has it."""
 FIRST_S: Final = 3 * HEARD_S
 """Before any round has been closed here (memory is touched, kernels are compiled), beside what the
@@ -64,9 +59,6 @@ FORGET: Final = 0.7
 """Decay of a long round's weight with each shorter one."""
 TASKS: Final = 4.0
 """A member may be in the middle of a microbatch, at a quarter of our speed."""
-OFTEN: Final[dict[Kind, int]] = {"spoilt": 2, "voided": 8, "refusal": 2}
-"""Bad tensors, reports of another ledger than the planned one, and refusals in one step that are no
-accident."""
 MOST_DOUBLINGS: Final = 5
 """Of a leader's time for each attempt of a step that comes to nothing."""
 
@@ -89,12 +81,12 @@ class Obstruction:
         self._came = self._in_vain = 0
         """How much has come, and how many of our attempts have come to nothing in this step."""
 
-    def planned(self, now: float, again: PeerId | None = None) -> None:
-        """We follow a plan: what it takes is waited for from now on, except from a leader that has
-        planned ``again`` with the same members: it cannot put off for ever what it owes."""
+    def planned(self, leader: PeerId, now: float) -> None:
+        """We follow a plan: what it takes is waited for from now on, except from its leader, which
+        cannot put off for ever what it owes by planning anew."""
         self._begun_at = now
         kept = self._since.items()
-        self._since = {w: at for w, at in kept if w[0] in BEFORE_A_PLAN or w[1] == again}
+        self._since = {w: at for w, at in kept if w[0] in BEFORE_A_PLAN or w[1] == leader}
 
     def arrived(self) -> None:
         """Something of the round has come. Before one has been closed here, the rest is waited for
@@ -102,9 +94,9 @@ class Obstruction:
         if self._usual_s is None:
             self._since = {w: at for w, at in self._since.items() if w[0] in BEFORE_A_PLAN}
 
-    def brought(self, peer: PeerId) -> None:
-        """A replica has finished some of what it was leased: it has time for the rest."""
-        self._since = {w: at for w, at in self._since.items() if w not in _of_work(peer)}
+    def brought(self) -> None:
+        """More of the step is counted: what is leased has time again."""
+        self._since = {w: at for w, at in self._since.items() if w[0] not in LEASED}
 
     def lost_one(self, now: float) -> None:
         """Restart the waits after the loss of a peer of our stage or the next: others take over its
@@ -159,9 +151,8 @@ class Obstruction:
             if wait[1] not in excused
         }
         unit_s = self.patience_s(task_s)
-        times = {kind: units * unit_s for kind, units in TIMES.items()} | SECONDS
-        late = {peer for (kind, peer), at in self._since.items() if now >= at + times[kind]}
-        return tuple(sorted(late))
+        waits_s = self._since.items()
+        return tuple(sorted({w[1] for w, at in waits_s if now >= at + TIMES[w[0]] * unit_s}))
 
     def expected_s(self) -> float:
         """Return how long a round may take by those before; by its bytes, if there was none."""
@@ -174,7 +165,3 @@ class Obstruction:
         if not task_s:
             return max(FIRST_S, self.expected_s())
         return max(2 * ANSWER_S, self.expected_s()) + TASKS * task_s
-
-
-def _of_work(peer: PeerId) -> tuple[Wait, Wait]:
-    return ("lease", peer), ("work", peer)

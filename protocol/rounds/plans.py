@@ -16,9 +16,6 @@ from protocol.rounds.reports import Report
 from protocol.wire.messages import Plan, Reduced, encode_message
 from protocol.wire.parts import PlanMember
 
-REFUSED = bytes(32)
-"""In place of a digest: the member cannot get ready, for it got what is no tensor."""
-
 
 @dataclass(frozen=True, slots=True)
 class Broadcast:

@@ -27,7 +27,7 @@ from protocol.pace import ANSWER_S
 from protocol.pipeline.effects import AuditTask, Compute, Keep, KeepVersionTask, Outcome, PayloadKey
 from protocol.pipeline.ledger import from_bitmap
 from protocol.pipeline.place import Place
-from protocol.rounds.commitments import Commitments
+from protocol.rounds.commitments import Came, Commitments
 from protocol.rounds.effects import RoundEffect
 from protocol.rounds.plans import active, owner
 from protocol.seat.charging import Charging
@@ -100,13 +100,14 @@ class Auditing:
 
     # --- whom we audit ----------------------------------------------------------------------------
 
-    def closing(self, plan: Plan, digest: bytes) -> list[RoundEffect]:
+    def closing(self, plan: Plan, digest: bytes, came: Came) -> list[RoundEffect]:
         """A step is about to be applied. Draw whether we audit another member that has contributed
         anything to it, or broadcast a sum, and have the version kept for that.
 
         Args:
             plan: the plan that closes it.
             digest: of all that is applied.
+            came: what others have contributed to our segments.
         """
         me, terms, per_step = self._place.me, self._terms, self._place.per_step
         counts = {PeerId(m.peer): from_bitmap(m.counted, plan.step, per_step) for m in plan.members}
@@ -133,7 +134,7 @@ class Auditing:
             me=me,
             tensors=self._showing.tensors,
             said={peer: said for peer in counts if (said := of_peer(peer, *at)) is not None},
-            here=frozenset(self.commitments.digests(member, *at)),
+            here=frozenset(came.get(member, ())),
             terms=terms,
         )
         return [Compute(KeepVersionTask(plan.step, tuple(plan.bounds), segment))]

@@ -46,8 +46,8 @@ def turned_away(stage: int, sender: PeerId, message: Message) -> list[SeatEffect
     because its sender would wait, in the era in which it was sent."""
     if not isinstance(message, Forward):
         return []
-    of = stage, message.step, message.microbatch, message.attempt
-    return [Send(sender, Receipt(*of, "busy", era=message.era))]
+    said = Receipt(stage, message.step, message.microbatch, "busy", era=message.era)
+    return [Send(sender, said)]
 
 
 def stamped(effects: Iterable[SeatEffect], era: int) -> list[SeatEffect]:

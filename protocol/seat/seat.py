@@ -9,7 +9,7 @@ may not touch tensors, clocks or sockets; ``now`` is monotonic seconds, effects 
 """
 
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import replace as replaced
 from operator import attrgetter
 from typing import Final, Literal
@@ -304,6 +304,8 @@ class Seat:
         lost = self._lost(view, self.place.stage)
         if lost or self._lost(view, self.place.stage + 1):
             self._obstruction.lost_one(now)
+        if lost:
+            self.member.lost_one()
         self._view = view
         self.quorum.observe(self.standing.whole, now)
         effects = self._freed(self.pipeline.update_view(view, now, bound(stage + 1)), now)
@@ -315,8 +317,6 @@ class Seat:
         self.leases.bound = bound(stage)
         if self.leader.leading and not was_leading:
             self.leases.take_over()
-        for peer in sorted(lost):
-            self.member.forget(peer)
         if self.draining and not view.staying(stage, self.place.me):
             # those we left the work to drain as well: take the step whole in which we began to
             self.pipeline.refused_from = self._drain_began + 1
@@ -330,7 +330,7 @@ class Seat:
     def _spoilers(self) -> set[PeerId]:
         """Return the peers whose fault we have seen ourselves: we have refused something of theirs
         in this step, have found them out by an audit, or do not vote for what they propose."""
-        found = self.member.spoilers(), self.charging.found_out(), self.elector.liars()
+        found = self.member.spoilers, self.charging.found_out(), self.elector.liars()
         return set[PeerId]().union(*found)
 
     def _siblings(self) -> set[PeerId]:
@@ -473,8 +473,8 @@ class Seat:
             return effects
         if failed is not None:
             effects += self.auditing.failed(failed)
-        self._obstruction.planned(now, self.member.planned_again)
-        return [*effects, *self.pipeline.planned(message)]
+        self._obstruction.planned(sender, now)
+        return [*effects, *self.pipeline.planned(self.member.counted)]
 
     def _is_attempt_of(self, sender: PeerId, plan: Plan) -> bool:
         """Whether a step's attempt is its sender's: the first one is that of the leader whom the
@@ -510,26 +510,14 @@ class Seat:
             return None
         return next((peer for peer in members if peer in self._verdicts), None)
 
-    def on_reduced(
-        self, sender: PeerId, message: Reduced, digest: bytes, now: float
+    def on_tensor(
+        self, sender: PeerId, message: Segment | Reduced, digest: bytes, now: float
     ) -> list[SeatEffect]:
-        """Take an owner's sum of its segment."""
-        return self._arrived(self.member.reduced(sender, message, digest))
-
-    def on_segment(
-        self, sender: PeerId, message: Segment, digest: bytes, now: float
-    ) -> list[SeatEffect]:
-        """Take a member's contribution to a segment that we own."""
-        effects = self._arrived(self.member.segment(sender, message))
-        if self.commitments.active and any(isinstance(effect, Keep) for effect in effects):
-            self.commitments.came(sender, message, digest)
-        return effects
-
-    def _arrived(self, effects: Sequence[SeatEffect]) -> list[SeatEffect]:
-        """A tensor of the round has come, if it is kept."""
+        """Take a member's contribution to a segment that we own, or an owner's sum of its own."""
+        effects = [*self.member.take(sender, message, digest)]
         if any(isinstance(effect, Keep) for effect in effects):
             self._obstruction.arrived()
-        return list(effects)
+        return effects
 
     def on_commitment(self, sender: PeerId, message: Commitment, now: float) -> list[SeatEffect]:
         """Take what a member commits to; the round may wait for it."""

@@ -229,7 +229,6 @@ class Forward(SeatMessage, frozen=True):
     stage: StageIndex
     step: StepIndex
     microbatch: MicrobatchId
-    attempt: Attempt
     again: bool
     """Another replica had it before: ask the next stage for its holder before sending it on."""
 
@@ -267,23 +266,21 @@ class Have(SeatMessage, frozen=True):
     stage: StageIndex
     step: StepIndex
     microbatch: MicrobatchId
-    attempt: Attempt
 
 
-Verdict = Literal["busy", "known", "absent", "declined", "left"]
+Verdict = Literal["busy", "known", "absent", "declined"]
 
 
 class Receipt(SeatMessage, frozen=True):
     """Answer to a Have, to a large Forward, to one that is not taken, or word of a microbatch that
     is held no more. ``busy``: try another, no penalty. ``known``, ``absent``: whether it is held.
-    ``declined``: given back. ``left``: another replica counts it."""
+    ``declined``: given back, because another replica counts it or has to compute it."""
 
     route = Route("seat", "pipeline.deliveries.receipt", sender="stage after", to="stage before")
 
     stage: StageIndex
     step: StepIndex
     microbatch: MicrobatchId
-    attempt: Attempt
     verdict: Verdict
 
 
@@ -335,7 +332,7 @@ class Plan(RoundMessage, frozen=True):
 class Segment(RoundMessage, frozen=True):
     """A member's summand of a segment, sent to its owner. Payload: the encoded tensor."""
 
-    route = Route("seat", "on_segment", sender="stage", lane="bulk", sealed=True)
+    route = Route("seat", "on_tensor", sender="stage", lane="bulk", sealed=True)
 
     segment: SegmentIndex
 
@@ -344,7 +341,7 @@ class Reduced(RoundMessage, frozen=True):
     """The owner's broadcast of a summed segment: the bytes that everyone applies."""
 
     route = Route(
-        "seat", "on_reduced", sender="stage", lane="bulk", observing=True, early=True, sealed=True
+        "seat", "on_tensor", sender="stage", lane="bulk", observing=True, early=True, sealed=True
     )
 
     segment: SegmentIndex

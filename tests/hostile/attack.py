@@ -48,9 +48,8 @@ class Distorter:
 
     def signed(self, message: Decisive) -> Decisive:
         """Return a message that decides a round with a signature that holds."""
-        said = statement_of(message)
-        assert said is not None
-        signature = self._signature(said[0], encode_statement(said[1]))
+        kind, statement = statement_of(message)
+        signature = self._signature(kind, encode_statement(statement))
         return msgspec.structs.replace(message, signature=signature)
 
     def _signature(self, kind: str, body: bytes) -> bytes:

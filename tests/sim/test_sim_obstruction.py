@@ -17,7 +17,6 @@ from protocol.effects import Send
 from protocol.ids import PeerId, peer_id_from_key, short
 from protocol.limits import MAX_ATTEMPTS_PER_S
 from protocol.pace import ASIDE_S
-from protocol.rounds.plans import REFUSED
 from protocol.rounds.proposer import State
 from protocol.wire.messages import (
     Backward,
@@ -111,14 +110,14 @@ LIARS: dict[str, tuple[int, Distort]] = {
     "contributes nothing": (1, swallow(Segment)),
     "never broadcasts its sums": (1, swallow(Reduced)),
     "returns no gradients": (1, swallow(Backward)),
-    "refuses": (1, ready_for(REFUSED)),
+    "is never Ready": (1, swallow(Ready)),
     "names a wrong digest": (1, ready_for(b"x" * 32)),
     "sleeps four seconds per gradient": (1, late(4.0, Backward)),
     "keeps what it was leased, and leases nothing": (0, swallow(Forward, Lease)),
     "votes for nothing": (1, swallow(Vote)),
     "says nothing but heartbeats": (1, swallow(*IN_ROUNDS, *IN_THE_PIPELINE)),
     "never plans, stage 0": (0, swallow(Plan)),
-    "refuses, stage 0": (0, ready_for(REFUSED)),
+    "is never Ready, stage 0": (0, swallow(Ready)),
     "sleeps a second per gradient": (1, late(1.0, Backward)),
     "keeps what it was leased": (0, swallow(Forward)),
 }

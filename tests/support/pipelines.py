@@ -27,13 +27,13 @@ class Line:
         self.made.update_view(SwarmView.of(self.stages), 0.0)
 
     def forward(self, microbatch: int, sender: PeerId = A, digest: bytes = b"") -> list[object]:
-        message = Forward(self.stage, microbatch // PER_STEP, microbatch, 1, again=False)
+        message = Forward(self.stage, microbatch // PER_STEP, microbatch, again=False)
         return list(self.made.forward(sender, message, digest, 0.0))
 
     def backward(self, microbatch: int, sender: PeerId, digest: bytes = b"") -> list[object]:
         message = Backward(self.stage, STEP, microbatch)
         return list(self.made.backward(sender, message, digest, 0.0))
 
-    def receipt(self, sender: PeerId, microbatch: int, verdict: str, attempt: int) -> None:
-        said = Receipt(self.stage + 1, STEP, microbatch, attempt, verdict)
+    def receipt(self, sender: PeerId, microbatch: int, verdict: str) -> None:
+        said = Receipt(self.stage + 1, STEP, microbatch, verdict)
         self.made.deliveries.receipt(sender, said, 0.0)

@@ -138,7 +138,7 @@ def record(
 
 def stated_by(number: int, message: Stated, swarm: SwarmId = SWARM) -> Stated:
     """A message that decides a round, with its author's signature."""
-    kind, statement = statement_of(message)  # type: ignore[misc]
+    kind, statement = statement_of(message)
     signed = signer(number).sign(kind, encode_statement(statement), swarm)
     return msgspec.structs.replace(message, signature=signed.signature)
 

@@ -53,7 +53,7 @@ def member_of(place: Place, size: int, step: int, *, summed: Summed, **parts: An
         "promise": (0, 0),
         "commitments": Commitments(place.me, active=False),
         "contributed": lambda _plan, _counted: [],
-        "closing": lambda _plan, _digest: [],
+        "closing": lambda _plan, _digest, _came: [],
         "rate": lambda _amended, _step: None,
         "sign": lambda ready: ready,
         "roll": frozenset,

@@ -184,7 +184,7 @@ class SeatDriver:
     def _acknowledge(self, sender: PeerId, message: Forward, effects: list[SeatEffect]) -> None:
         """Say that a large boundary is here, if it is kept: its sender times its line by that."""
         if any(isinstance(effect, Keep) for effect in effects):
-            of = message.stage, message.step, message.microbatch, message.attempt
+            of = message.stage, message.step, message.microbatch
             self._ports.perform(Send(sender, Receipt(*of, "known", era=message.era)))
 
     def update_view(self, view: SwarmView) -> None:

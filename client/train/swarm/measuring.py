@@ -55,7 +55,7 @@ FAR: Final = 2.0
 MAX_PENDING: Final = 1024
 MICRO: Final = 1_000_000
 
-PendingKey = tuple[PeerId, int, int]
+PendingKey = tuple[PeerId, int]
 
 
 class Measuring:
@@ -69,7 +69,7 @@ class Measuring:
         self.believed = self._beliefs.of
         """Returns a member with the speed that is believed of it."""
         self._pending: OrderedDict[PendingKey, int] = OrderedDict()
-        """Large payloads on their way: (peer, microbatch, attempt) -> bytes."""
+        """Large payloads on their way: (peer, microbatch) -> bytes."""
         self._sampled = self._revised = self._published = float("-inf")
         self._said = Measurements()
 
@@ -79,7 +79,7 @@ class Measuring:
             case ChunkRequest(index=int()):
                 self.incoming.begin(peer, now)
             case Forward() if size_bytes >= MIN_PAYLOAD_BYTES:
-                self._pending[peer, message.microbatch, message.attempt] = size_bytes
+                self._pending[peer, message.microbatch] = size_bytes
                 self.outgoing.begin(peer, now)
                 while len(self._pending) > MAX_PENDING:
                     self._pending.popitem(last=False)
@@ -108,7 +108,7 @@ class Measuring:
             case Forward(stage, step, microbatch):
                 self.service.brought(peer, stage - 1, step, microbatch)
             case Receipt():
-                sent_bytes = self._pending.pop((peer, message.microbatch, message.attempt), 0)
+                sent_bytes = self._pending.pop((peer, message.microbatch), 0)
                 if sent_bytes:
                     self.outgoing.arrived(peer, sent_bytes, now)
             case Chunk(index=int()):

@@ -95,10 +95,9 @@ class Notary:
     def signed(self, message: Said) -> Said | None:
         """Return the message with its signature; None: it would contradict what we have signed, and
         is not sent. A Ready, and a commitment that an auditor asks for, have theirs already."""
-        said = statement_of(message)
-        if said is None or message.signature:
+        if message.signature:
             return message
-        kind, statement = said
+        kind, statement = statement_of(message)
         if not self._may_say(kind, statement):
             return None
         signed = self._ports.sign(kind, encode_statement(statement))

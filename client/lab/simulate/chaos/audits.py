@@ -25,7 +25,6 @@ from protocol.evidence.statement import statement_of
 from protocol.ids import PeerId, SwarmId, short
 from protocol.pipeline.effects import PayloadKey
 from protocol.rounds.effects import CommitTo
-from protocol.rounds.plans import REFUSED
 from protocol.verdicts import Verdict
 from protocol.wire.messages import Ready, Segment
 from protocol.wire.statement import encode_statement
@@ -103,17 +102,17 @@ class Audits:
         encoded = contents(rows)
         held[PayloadKey(of.step, "list", 0, of.attempt, peer.peer)] = encoded
         named = replace(of, root=root_of(encoded), segments=segments)
-        said = statement_of(named)
-        if said is None or not self._swarm.states(peer, *said):
+        kind, statement = statement_of(named)
+        if not self._swarm.states(peer, kind, statement):
             return
-        signature = signer.sign(said[0], encode_statement(said[1]), SWARM).signature
+        signature = signer.sign(kind, encode_statement(statement), SWARM).signature
         signed = replace(named, signature=signature)
         self._swarm.perform(peer, seat.committed(commit, signed, self._swarm.now_of(peer)))
 
     def ready(self, peer: Volunteer, said: Ready) -> None:
         """An honest volunteer is Ready for an attempt: with nobody whom it has expelled."""
         plan = peer.seat.member.plan_followed if peer.seat is not None else None
-        if peer.audits is None or plan is None or said.digest == REFUSED:
+        if peer.audits is None or plan is None:
             return
         if (plan.step, plan.attempt) == (said.step, said.attempt):
             with_it = [m.peer for m in plan.members if m.peer in peer.audits.verdicts]

@@ -397,10 +397,9 @@ class ChaosWorld(ChaosSwarm):
         """Whether an honest volunteer signs a message; commitments are signed already."""
         if not isinstance(message, Decisive) or isinstance(message, Commitment):
             return True
-        said = statement_of(message)
-        if said is None or peer.lies:
+        if peer.lies:
             return True
-        if not self.states(peer, *said):
+        if not self.states(peer, *statement_of(message)):
             return False
         if isinstance(message, Ready):
             self.audits.ready(peer, message)

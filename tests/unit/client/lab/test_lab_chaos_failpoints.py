@@ -45,7 +45,7 @@ def sent(failpoint: Failpoint, message: Message, payload: bytes = bytes(100)) ->
 
 def test_it_acts_once_at_its_moment_is_noted_first_and_can_be_set_again(file: Path) -> None:
     failpoint = Failpoint(file)
-    forward, backward = Forward(1, 3, 3, 1, False), Backward(1, 3, 1)
+    forward, backward = Forward(1, 3, 3, False), Backward(1, 3, 1)
     assert sent(failpoint, forward) == bytes(100), "there is no file yet"
     assert reached(file) is None
     set_to(file, "forward corrupt")

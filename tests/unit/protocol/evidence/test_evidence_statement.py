@@ -10,9 +10,8 @@ from protocol.evidence.proof import check
 from protocol.evidence.statement import Decisive, envelope_of, statement_of
 from protocol.evidence.word import MAX_MARKS, OwnWord
 from protocol.ids import SwarmId
-from protocol.rounds.plans import REFUSED
 from protocol.wire.fields import Envelope
-from protocol.wire.messages import Plan, Ready
+from protocol.wire.messages import Plan
 from protocol.wire.parts import PlanMember
 from protocol.wire.statement import Statement, encode_statement, parse_statement
 from tests.support.protocol_examples import OTHER_SWARM, SWARM, peer, signer, stated_by
@@ -47,12 +46,6 @@ def test_a_plan_states_all_that_it_says(changed: dict[str, object]) -> None:
     one, other = statement_of(plan()), statement_of(plan(**changed))
     assert one[1].digest != other[1].digest
     assert replace(one[1], digest=b"x" * 32) == replace(other[1], digest=b"x" * 32)
-
-
-def test_a_refusal_states_nothing() -> None:
-    assert statement_of(Ready(1, 7, 2, REFUSED, 0.0)) is None
-    assert Heard(SWARM).take(ALICE, Ready(1, 7, 2, REFUSED, 0.0)) == (None, None)
-    assert statement_of(Ready(1, 7, 2, bytes([1]) * 32, 0.0)) is not None
 
 
 def test_a_statement_that_is_not_canonical_or_cut_is_malformed() -> None:

@@ -27,8 +27,8 @@ STEP, M = 2, 25
 STAGE = 1
 
 
-def receipt(verdict: Verdict, attempt: int, *, step: int = STEP, microbatch: int = M) -> Receipt:
-    return Receipt(STAGE, step, microbatch, attempt, verdict)
+def receipt(verdict: Verdict, *, step: int = STEP, microbatch: int = M) -> Receipt:
+    return Receipt(STAGE, step, microbatch, verdict)
 
 
 def rated(live: Iterable[PeerId]) -> dict[PeerId, float]:
@@ -42,13 +42,13 @@ def deliveries(*live: PeerId) -> Deliveries:
     return made
 
 
-def offers(effects: list[object]) -> list[tuple[PeerId, int]]:
-    """The target of the boundary, and the attempt."""
-    return [(peer, offer.attempt) for peer, offer in sent(effects, Forward)]
+def offers(effects: list[object]) -> list[PeerId]:
+    """The target of the boundary."""
+    return [peer for peer, _ in sent(effects, Forward)]
 
 
-def questions(effects: list[object]) -> list[tuple[PeerId, int]]:
-    return [(peer, question.attempt) for peer, question in sent(effects, Have)]
+def questions(effects: list[object]) -> list[PeerId]:
+    return [peer for peer, _ in sent(effects, Have)]
 
 
 def reroutes(effects: list[object]) -> list[PeerId]:
@@ -56,15 +56,15 @@ def reroutes(effects: list[object]) -> list[PeerId]:
     return [e.lost_peer for e in effects if isinstance(e, Rerouted)]
 
 
-def offered(made: Deliveries) -> tuple[PeerId, int]:
+def offered(made: Deliveries) -> PeerId:
     """Start a delivery; where it went."""
-    [offer] = offers(made.start(STEP, M, again=False, now=0.0))
-    return offer
+    [peer] = offers(made.start(STEP, M, again=False, now=0.0))
+    return peer
 
 
 def held(made: Deliveries) -> PeerId:
-    peer, attempt = offered(made)
-    assert made.receipt(peer, receipt("known", attempt), 0.0) == []
+    peer = offered(made)
+    assert made.receipt(peer, receipt("known"), 0.0) == []
     return peer
 
 
@@ -88,46 +88,43 @@ def test_without_a_replica_it_waits_for_one() -> None:
     made = deliveries()
     assert made.start(STEP, M, again=False, now=0.0) == []
     assert due(made) is None
-    assert offers(made.update(rated({B}), STEP, 5.0)) == [(B, 1)]
+    assert offers(made.update(rated({B}), STEP, 5.0)) == [B]
 
 
 class TestRefusals:
     def test_where_everybody_is_busy_all_rest_for_a_moment(self) -> None:
         made = deliveries(A, B)
         for _ in range(2):
-            peer, attempt = offered(made)
-            made.receipt(peer, receipt("busy", attempt), 0.0)
+            peer = offered(made)
+            made.receipt(peer, receipt("busy"), 0.0)
         assert offers(made.tick(LOOK_S - 0.1)) == []
-        assert {peer for peer, _ in offers(made.tick(LOOK_S))} < {A, B}
+        assert set(offers(made.tick(LOOK_S))) < {A, B}
 
-    def test_what_is_given_back_goes_to_another_replica_and_nobody_rests(self) -> None:
+    def test_what_is_given_back_is_asked_for_and_goes_to_another_replica(self) -> None:
+        """That one may count it already."""
         made = deliveries(A, B)
-        peer, attempt = offered(made)
-        [(other, _)] = offers(made.receipt(peer, receipt("declined", attempt), 1.0))
+        peer = offered(made)
+        [other] = questions(made.receipt(peer, receipt("declined"), 1.0))
         assert {peer, other} == {A, B}
+        assert offers(made.receipt(other, receipt("absent"), 1.1)) == [other]
         made.discard(M)
         assert {made.next_hop.choose(1.0) for _ in range(4)} == {A, B}
 
-    def test_what_another_replica_counts_is_asked_for(self) -> None:
-        made = deliveries(A, B)
-        peer, attempt = offered(made)
-        assert questions(made.receipt(peer, receipt("left", attempt), 1.0)) == [(A, 2), (B, 2)]
-
     def test_absent_asks_who_else_has_it(self) -> None:
         made = deliveries(A, B)
-        effects = made.receipt(held(made), receipt("absent", 1), 1.0)
-        assert {peer for peer, _ in questions(effects)} == {A, B}
+        effects = made.receipt(held(made), receipt("absent"), 1.0)
+        assert set(questions(effects)) == {A, B}
 
 
 @pytest.mark.parametrize("refuser_brings", [False, True])
 def test_no_charge_outlives_its_microbatch(refuser_brings: bool) -> None:
     """A leak would turn work away from a replica without end."""
     made = deliveries(A, B)
-    peer, attempt = offered(made)
+    peer = offered(made)
     assert load(made) > 0
-    made.receipt(peer, receipt("busy", attempt), 0.1)
-    other, attempt = (B if peer == A else A), attempt + 1
-    made.receipt(other, receipt("known", attempt), 0.2)
+    made.receipt(peer, receipt("busy"), 0.1)
+    other = B if peer == A else A
+    made.receipt(other, receipt("known"), 0.2)
     assert load(made) == 1
     made.gradient(peer if refuser_brings else other, STEP, M, 0.3)
     assert load(made) == 0
@@ -149,10 +146,10 @@ class TestLosses:
             assert made.gradient(lost, STEP, M, 0.5)
         other = B if lost == A else A
         effects = made.update(rated({other}), STEP, 1.0)
-        assert questions(effects) == [(other, 2)]
+        assert questions(effects) == [other]
         assert reroutes(effects) == [lost]
-        answer = made.receipt(other, receipt("absent", 2), 1.1)
-        assert offers(answer) == [(other, 3)]
+        answer = made.receipt(other, receipt("absent"), 1.1)
+        assert offers(answer) == [other]
 
     def test_whoever_knows_it_already_is_not_sent_it_again(self) -> None:
         made = deliveries(A, B, C)
@@ -160,7 +157,7 @@ class TestLosses:
         left = {A, B, C} - {lost}
         made.update(rated(left), STEP, 1.0)
         knows = min(left)
-        assert made.receipt(knows, receipt("known", 2), 1.1) == []
+        assert made.receipt(knows, receipt("known"), 1.1) == []
         assert held_by(made) == knows
         assert made.gradient(knows, STEP, M, 2.0)
 
@@ -169,12 +166,12 @@ class TestLosses:
         lost = held(made)
         other = B if lost == A else A
         effects = made.update(rated({other}), STEP + 1, 1.0)
-        assert questions(effects) == [(other, 2)]
-        made.receipt(other, receipt("absent", 2), 1.1)
+        assert questions(effects) == [other]
+        made.receipt(other, receipt("absent"), 1.1)
         deadline = due(made)
         again = made.tick(deadline)
         assert offers(again) == []
-        assert questions(again) == [(other, 3)]
+        assert questions(again) == [other]
 
     def test_a_closed_step_whose_gradient_is_here_needs_nothing(self) -> None:
         made = deliveries(A, B)
@@ -186,17 +183,17 @@ class TestLosses:
 
     def test_what_may_be_lost_is_asked_for_before_it_is_late(self) -> None:
         made = deliveries(A, B)
-        silent, _ = offered(made)
+        silent = offered(made)
         asked = made.tick(LOST_S)
-        assert (questions(asked), offers(asked)) == ([(silent, 1)], [])
-        assert offers(made.tick(LOST_S + ANSWER_S)) == [(A if silent == B else B, 2)]
+        assert (questions(asked), offers(asked)) == ([silent], [])
+        assert offers(made.tick(LOST_S + ANSWER_S)) == [A if silent == B else B]
 
     def test_a_corrupt_gradient_is_fetched_again(self) -> None:
         made = deliveries(A)
         held(made)
         made.gradient(A, STEP, M, 0.5)
-        assert questions(made.redo(M, 1.0, malformed_by=None)) == [(A, 2)]
-        made.receipt(A, receipt("known", 2), 1.1)
+        assert questions(made.redo(M, 1.0, malformed_by=None)) == [A]
+        made.receipt(A, receipt("known"), 1.1)
         assert due(made) is not None  # the wait for the gradient begins again
 
 
@@ -210,11 +207,11 @@ class TestCrowdsThatHaveShownNothing:
             made.next_hop.accounts[A].settle(1.0, 1, 0.0)
         if suspended:
             made.next_hop.accounts[A].struck(0.5)
-        lost = offered(made)[0]
+        lost = offered(made)
         while lost == A:
             made.discard(M)
             made.next_hop.accounts[A].charged += 1
-            lost = offered(made)[0]
+            lost = offered(made)
         for _ in range(9):
             made.next_hop.accounts[A].charged += 1
         made.update(rated({A, B, C} - {lost}), STEP, 1.0)
@@ -222,7 +219,7 @@ class TestCrowdsThatHaveShownNothing:
         return made, left
 
     def sent_again(self, made: Deliveries) -> PeerId:
-        [(peer, _)] = offers(made.tick(1.0 + ANSWER_S))
+        [peer] = offers(made.tick(1.0 + ANSWER_S))
         return peer
 
     def test_what_one_of_them_lost_goes_to_a_replica_that_has_brought_work_however_busy(
@@ -238,12 +235,12 @@ class TestCrowdsThatHaveShownNothing:
             made.next_hop.accounts[A].settle(0.1, 1, 0.0)
         for _ in range(99):
             made.next_hop.accounts[A].charged += 1
-        assert offered(made)[0] != A
+        assert offered(made) != A
         now, sent_to = 0.0, None
         while sent_to is None:
             now = due(made) or 0.0
             made.next_hop.accounts[A].brought(now)
-            sent_to = next((peer for peer, _ in offers(made.tick(now))), None)
+            sent_to = next(iter(offers(made.tick(now))), None)
         assert sent_to == A
         assert now + 1.0 < 2 * ANSWER_S * TIMES["work"]
 
@@ -256,13 +253,11 @@ class TestHostileAnswers:
     @pytest.mark.parametrize(
         ("sender", "answer"),
         [
-            (STRANGER, receipt("known", 1)),
-            (STRANGER, receipt("busy", 1)),
-            (STRANGER, receipt("absent", 1)),
-            (A, receipt("known", 0)),
-            (A, receipt("busy", 2)),
-            (A, receipt("known", 1, step=STEP + 1)),
-            (A, receipt("known", 1, microbatch=M + 1)),
+            (STRANGER, receipt("known")),
+            (STRANGER, receipt("busy")),
+            (STRANGER, receipt("absent")),
+            (A, receipt("known", step=STEP + 1)),
+            (A, receipt("known", microbatch=M + 1)),
         ],
     )
     def test_receipts_that_answer_nothing(self, sender: PeerId, answer: Receipt) -> None:
@@ -285,8 +280,7 @@ class TestHostileAnswers:
         made = deliveries(A, B)
         lost = held(made)
         made.update(rated({A, B} - {lost}), STEP, 1.0)
-        for answer in (receipt("known", 2), receipt("known", 1)):
-            assert made.receipt(STRANGER, answer, 1.1) == []
+        assert made.receipt(STRANGER, receipt("known"), 1.1) == []
         assert held_by(made) is None
 
     @given(st.integers(0, 2**32))
@@ -312,15 +306,15 @@ class TestHostileAnswers:
                         made.redo(M, now, malformed_by=sender)
                 case 4:
                     verdict = source.choice(get_args(Verdict))
-                    made.receipt(sender, receipt(verdict, source.randint(0, 12)), now)
+                    made.receipt(sender, receipt(verdict), now)
         made.update({}, STEP, now)  # everybody is gone: their microbatches have to be sent again
         pending = made.update(rated({A}), STEP, now)
         for _ in range(10):
-            if sent := offers(pending):
-                made.receipt(A, receipt("known", sent[-1][1]), now)
+            if offers(pending):
+                made.receipt(A, receipt("known"), now)
                 break
-            for peer, attempt in questions(pending):
-                pending = made.receipt(peer, receipt("absent", attempt), now)
+            for peer in questions(pending):
+                pending = made.receipt(peer, receipt("absent"), now)
             if not offers(pending):
                 now += ANSWER_S
                 pending = made.tick(now)
@@ -339,18 +333,18 @@ class TestGettingAnotherGradient:
         others = {A, B, C} - {giver}
         made.gradient(giver, STEP, M, 0.5)
         asked = made.redo(M, 1.0, malformed_by=giver)
-        assert {peer for peer, _ in questions(asked)} == others
-        assert made.receipt(giver, receipt("known", 2), 1.1) == []
+        assert set(questions(asked)) == others
+        assert made.receipt(giver, receipt("known"), 1.1) == []
         assert held_by(made) is None, "its word does not count any more"
-        answers = [made.receipt(other, receipt("absent", 2), 1.1) for other in sorted(others)]
-        [(other, attempt)] = offers(list(answers[-1]))
+        answers = [made.receipt(other, receipt("absent"), 1.1) for other in sorted(others)]
+        [other] = offers(list(answers[-1]))
         assert other in others
-        [(last, attempt)] = offers(made.receipt(other, receipt("busy", attempt), 1.2))
+        [last] = offers(made.receipt(other, receipt("busy"), 1.2))
         assert {last} == others - {other}
-        assert made.receipt(last, receipt("busy", attempt), 1.3) == []
+        assert made.receipt(last, receipt("busy"), 1.3) == []
         asked = made.tick(1.2 + LOOK_S)
-        answers = [made.receipt(p, receipt("absent", n), 1.8) for p, n in questions(asked)]
-        assert [peer for peer, _ in offers(list(answers[-1]))] == [other], "the last one rests"
+        answers = [made.receipt(p, receipt("absent"), 1.8) for p in questions(asked)]
+        assert offers(list(answers[-1])) == [other], "the last one rests"
 
     def test_who_ran_it_as_well_is_waited_for_anew(self) -> None:
         made = deliveries(A, B)
@@ -367,14 +361,14 @@ class TestGettingAnotherGradient:
 
 def test_a_question_brings_no_tensors_without_end() -> None:
     made = Pipeline(Place(STRANGER, 1, 2, 4), 0)
-    made.forward(A, Forward(1, 0, 0, 1, False), b"", 0.0)
+    made.forward(A, Forward(1, 0, 0, False), b"", 0.0)
     made.computed(LossTask(0, 0), Outcome(), 0.1)
 
     def brought(asker: PeerId, *times: float) -> list[float]:
         return [
             now
             for now in times
-            for effect in made.have(asker, Have(1, 0, 0, 1), now)
+            for effect in made.have(asker, Have(1, 0, 0), now)
             if isinstance(effect, SendPayload)
         ]
 
@@ -390,8 +384,8 @@ LATE_S = 2 * ANSWER_S
 """A replica that needs a second is late then."""
 
 
-def answer(m: int, verdict: Verdict, attempt: int, step: int = STEP) -> Receipt:
-    return Receipt(STAGE, step, m, attempt, verdict)
+def answer(m: int, verdict: Verdict, step: int = STEP) -> Receipt:
+    return Receipt(STAGE, step, m, verdict)
 
 
 def struck(line: Line) -> list[PeerId]:
@@ -414,8 +408,8 @@ class Line:
 
     def send(self) -> tuple[int, PeerId]:
         m, self.next = self.next, self.next + 1
-        [(peer, attempt)] = offers(self.made.start(STEP, m, again=False, now=self.now))
-        self.made.receipt(peer, answer(m, "known", attempt), self.now)
+        [peer] = offers(self.made.start(STEP, m, again=False, now=self.now))
+        self.made.receipt(peer, answer(m, "known"), self.now)
         return m, peer
 
     def brings(self, peer: PeerId, m: int) -> None:
@@ -432,9 +426,9 @@ class Line:
     def sent_twice(self) -> tuple[int, PeerId, PeerId]:
         """A microbatch with two holders: it, the slow one, the other one."""
         m, slow = self.send()
-        [(other, attempt)] = offers(self.tick(LATE_S))
+        [other] = offers(self.tick(LATE_S))
         assert {slow, other} == {A, B}
-        self.made.receipt(other, answer(m, "known", attempt), self.now)
+        self.made.receipt(other, answer(m, "known"), self.now)
         return m, slow, other
 
 
@@ -444,9 +438,9 @@ class TestWhoElseGetsIt:
         m, slow = line.send()
         assert due(line.made) == line.now + LATE_S
         effects = line.tick(LATE_S)
-        [(other, _)] = offers(effects)
+        [other] = offers(effects)
         assert other != slow
-        assert questions(effects) == [(slow, 1)], "it may have got lost"
+        assert questions(effects) == [slow], "it may have got lost"
         [words] = [effect.words for effect in effects if isinstance(effect, Explain)]
         assert f"microbatch {m}" in words
         assert "gets it too" in words
@@ -474,7 +468,7 @@ class TestWhoElseGetsIt:
         line.tick(USUAL_S)
         line.brings(first[1], first[0])
         effects = line.tick(LATE_S)
-        assert {peer for peer, _ in offers(effects)} == {first[1]}
+        assert set(offers(effects)) == {first[1]}
         assert len(offers(effects)) == len(own)
         assert struck(line) == [slow]
 
@@ -486,13 +480,13 @@ class TestWhoElseGetsIt:
             line.brings(peer, m)
         assert offers(line.tick(LATE_S)) == []
         line.brings(sent[1][1], sent[1][0])
-        assert offers(line.tick(LATE_S)) == [(sent[1][1], 2)]
+        assert offers(line.tick(LATE_S)) == [sent[1][1]]
         assert struck(line) == []
 
     def test_nobody_before_the_next_stage_has_begun_the_step(self) -> None:
         line, early = Line(), (STEP + 1) * 100
-        [(peer, attempt)] = offers(line.made.start(STEP + 1, early, again=False, now=line.now))
-        line.made.receipt(peer, answer(early, "known", attempt, STEP + 1), line.now)
+        [peer] = offers(line.made.start(STEP + 1, early, again=False, now=line.now))
+        line.made.receipt(peer, answer(early, "known", STEP + 1), line.now)
         effects = line.tick(100.0)
         assert offers(effects) == questions(effects) == []
         line.made.update(rated({A, B}), STEP + 1, line.now)
@@ -505,22 +499,21 @@ class TestWhoElseGetsIt:
         """A microbatch of a step that a stage behind the next one has not begun."""
         line.made.update(rated({A, B}), STEP + 1, line.now, slowest=STEP)
         m = (STEP + 1) * 100
-        [(peer, _)] = offers(line.made.start(STEP + 1, m, again=False, now=line.now))
+        [peer] = offers(line.made.start(STEP + 1, m, again=False, now=line.now))
         return m, peer
 
     def test_nor_before_the_stages_behind_have(self) -> None:
         line = Line()
         m, peer = self.early(line)
-        line.made.receipt(peer, answer(m, "known", 1, STEP + 1), line.now)
+        line.made.receipt(peer, answer(m, "known", STEP + 1), line.now)
         assert offers(line.tick(100.0)) == []
 
     def test_but_an_answer_can_be_late(self) -> None:
         line = Line()
         _, peer = self.early(line)
         asked = line.tick(LATE_S)
-        assert (questions(asked), offers(asked)) == ([(peer, 1)], [])
-        [(other, attempt)] = offers(line.tick(ANSWER_S))
-        assert attempt == 2
+        assert (questions(asked), offers(asked)) == ([peer], [])
+        [other] = offers(line.tick(ANSWER_S))
         assert struck(line) == [peer]
         assert other != peer
 
@@ -539,7 +532,7 @@ class TestStrikes:
         while not offers(effects):
             effects = line.tick(0.5)
             assert line.now < 1e3
-        line.brings(offers(effects)[0][0], m)
+        line.brings(offers(effects)[0], m)
         line.made.forget(STEP)
         return effects
 
@@ -563,15 +556,15 @@ class TestLostOnTheWay:
     def test_what_never_arrives_is_sent_again(self) -> None:
         line = Line()
         line.made.update(rated({A}), STEP, line.now)
-        [(peer, attempt)] = offers(line.made.start(STEP, 999, again=False, now=line.now))
+        [peer] = offers(line.made.start(STEP, 999, again=False, now=line.now))
         effects: list[object] = []
         for _ in range(ABSENT):
             assert effects == []
-            assert questions(line.tick(LATE_S)) == [(peer, attempt)]
-            effects = line.made.receipt(peer, answer(999, "absent", attempt), line.now)
-        [(peer, attempt)] = questions(effects)
-        again = line.made.receipt(peer, answer(999, "absent", attempt), line.now)
-        assert offers(list(again)) == [(A, attempt + 1)]
+            assert questions(line.tick(LATE_S)) == [peer]
+            effects = line.made.receipt(peer, answer(999, "absent"), line.now)
+        [peer] = questions(effects)
+        again = line.made.receipt(peer, answer(999, "absent"), line.now)
+        assert offers(list(again)) == [A]
 
 
 class TestTwoHolders:
@@ -604,7 +597,14 @@ class TestTwoHolders:
         m, slow, other = line.sent_twice()
         line.brings(other, m)
         effects = line.made.update(rated({slow}), STEP, line.now)
-        assert [peer for peer, _ in questions(effects)] == [slow]
+        assert questions(effects) == [slow]
+
+    def test_both_may_die_at_once_after_the_gradient(self) -> None:
+        line = Line()
+        m, _, other = line.sent_twice()
+        line.brings(other, m)
+        assert reroutes(line.made.update({}, STEP, line.now)) == [other]
+        assert load(line.made) == 0
 
     def test_who_was_overtaken_is_expected_to_be_slower(self) -> None:
         line = Line()

@@ -45,7 +45,7 @@ class Line(pipelines.Line):
         assert tasks(self.forward(microbatch, A, b"there"))
         effects = self.made.computed(ForwardTask(STEP, microbatch), Outcome(), 0.0)
         [to] = [effect.peer for effect in effects if isinstance(effect, SendPayload)]
-        self.receipt(to, microbatch, "known", 1)
+        self.receipt(to, microbatch, "known")
         return to
 
     def gradient(self, sender: PeerId, microbatch: int, *failed: Any) -> list[object]:
@@ -74,8 +74,8 @@ def verdicts(effects: Sequence[object]) -> list[tuple[PeerId, str]]:
     return [(peer, receipt.verdict) for peer, receipt in sent(effects, Receipt)]
 
 
-def asked(effects: Sequence[object]) -> list[tuple[PeerId, int]]:
-    return [(peer, question.attempt) for peer, question in sent(effects, Have)]
+def asked(effects: Sequence[object]) -> list[PeerId]:
+    return [peer for peer, _ in sent(effects, Have)]
 
 
 def test_a_boundary_that_spoils_a_pass_is_blamed_and_may_be_sent_to_others() -> None:
@@ -96,8 +96,8 @@ def test_a_gradient_that_spoils_a_pass_is_blamed_and_got_again(error: str, point
     assert not diverged(effects)
     assert line.penalties == [(bringer, points)]
     questions = asked(effects)
-    assert {who for who, _ in questions} == ({C, D} if error == "poisoned" else {other})
-    line.receipt(other, FIRST, "known", questions[0][1])
+    assert set(questions) == ({C, D} if error == "poisoned" else {other})
+    line.receipt(other, FIRST, "known")
     line.backward(FIRST, other)
     line.made.computed(BackwardTask(STEP, FIRST), Outcome(), 0.0)
     assert line.made.done() == {FIRST}
@@ -108,8 +108,8 @@ def test_the_same_bytes_again_and_again_cost_their_giver_the_link() -> None:
     line = Line(after=(C,))
     line.sent(FIRST)
     for _ in range(5):
-        [(_, attempt)] = asked(line.gradient(C, FIRST, "codec"))
-        line.receipt(C, FIRST, "known", attempt)
+        assert asked(line.gradient(C, FIRST, "codec")) == [C]
+        line.receipt(C, FIRST, "known")
     assert sum(points for _, points in line.penalties) == BAN_POINTS
 
 
@@ -145,8 +145,8 @@ def test_only_who_counts_it_has_a_gradient_of_a_closed_step(closed: bool) -> Non
     for _ in range(FROM_ONE):
         effects = line.gradient(bringer, FIRST)
         found.append(diverged(effects))
-        for _, attempt in asked(effects)[:1]:
-            line.receipt(bringer, FIRST, "known", attempt)
+        if asked(effects):
+            line.receipt(bringer, FIRST, "known")
     assert found == [False] * (FROM_ONE - 1) + [True]
 
 

@@ -16,8 +16,7 @@ from protocol.membership.contacts import Contacts
 from protocol.pace import ANSWER_S, FORGET_S, HEARD_S, LOOK_S, LOST_S
 from protocol.pipeline.ledger import from_bitmap, to_bitmap
 from protocol.pipeline.place import Place
-from protocol.rounds.leader import MAX_REFUSALS, MAX_REPORTS, RoundLeader
-from protocol.rounds.plans import REFUSED
+from protocol.rounds.leader import MAX_REPORTS, MOST_APART, RoundLeader
 from protocol.rounds.proposer import State
 from protocol.rounds.quorum import Quorum
 from protocol.rounds.shards import check_bounds
@@ -88,7 +87,7 @@ class Led(RoundLeader):
 
     def ready(self, sender: PeerId, message: Ready, now: float) -> list[Effect]:
         """Take a Ready that names the digest of the sums alone; we are Ready for ``DIGEST``."""
-        if self._plan is not None and message.digest != REFUSED:
+        if self._plan is not None:
             members = tuple(member.peer for member in self._plan.members)
             electors = tuple(self._plan.electors)
             decree = Decree(message.attempt, message.digest, members, electors, 0.0)
@@ -240,7 +239,7 @@ def test_what_the_dead_said_of_the_next_step_is_not_brought_back() -> None:
     assert made.reports == {}
     made.update_view(view(ME, B, version=STEP + 1), True, 2.0)
     made.report(B, report(seq=1, step=STEP + 1), 2.0)
-    assert made.reports[B].done == frozenset()
+    assert made.reports[B].bits == 0
 
 
 class TestVoidPlans:
@@ -401,7 +400,7 @@ class TestHostileReports:
         made.report(B, report({20, 21}, seq=5), 0.0)
         for seq in (0, 4, 5):
             made.report(B, report(IDS, seq=seq), 0.0)
-        assert made.reports[B].done == {20, 21}
+        assert made.reports[B].bits == 0b110000
 
     @pytest.mark.parametrize("step", [0, STEP - 1, STEP + 2])
     def test_reports_of_other_steps(self, step: int) -> None:
@@ -417,61 +416,28 @@ class TestHostileReports:
         assert not plans(made.tick(1.0))
 
 
-class TestRefusal:
+class TestDifferentGradients:
     @staticmethod
-    def spoilt(digest: bytes = REFUSED, attempts: int = MAX_REFUSALS) -> Led:
-        """One of whose plans B refused so many, or was Ready with another digest."""
+    def apart(digest: bytes = b"\1" * 32, attempts: int = MOST_APART + 1) -> Led:
+        """One in so many of whose attempts B was Ready with another digest."""
         made, _ = planned(*HALVES)
         for attempt in range(1, attempts + 1):
             made.ready(ME, ready(attempt), 1.0)
             made.ready(B, ready(attempt, digest), 1.0)
         return made
 
-    def test_not_for_ever(self) -> None:
-        made = self.spoilt()
-        assert not made.ready(B, ready(MAX_REFUSALS + 1, REFUSED), 1.0)
-        assert not made.tick(1.0 + ANSWER_S)
+    def test_it_is_planned_anew_at_once_but_not_for_ever(self) -> None:
+        made = self.apart(attempts=MOST_APART)
+        made.ready(ME, ready(MOST_APART + 1), 1.0)
+        assert not made.ready(B, ready(MOST_APART + 1, b"\1" * 32), 1.0)
         assert not made.tick(1.0 + FORGET_S), "an answer has come"
         assert plans(made.tick(1.0 + 2 * FORGET_S))
 
-    def test_all_have_time_to_see_what_is_wrong_with_it(self) -> None:
-        """Else an attempt shows one liar to one member, and the members do not agree who it is."""
-        others = [peer_id_from_key(bytes([n]) * 32) for n in range(10, 14)]
-        made, _ = planned((ME, IDS), *((peer, ()) for peer in others))
-        assert not plans(made.ready(others[0], ready(digest=REFUSED), 1.0))
-        assert not plans(made.tick(0.99 + ANSWER_S))
-        assert plans(made.tick(1.0 + ANSWER_S))
-
-    def test_who_refuses_twice_is_waited_for_until_somebody_goes(self) -> None:
-        """What it refused may have come from that one."""
-        made, _ = planned((ME, IDS), (B, ()), (C, ()))
-        now = 1.0
-        for attempt in (1, 2):
-            assert ("refusal", C) not in made.awaited(None, now, leases=False)
-            made.ready(C, ready(attempt, REFUSED), now)
-            now += ANSWER_S
-            made.tick(now)
-        assert ("refusal", C) in made.awaited(None, now, leases=False)
-        made.update_view(view(ME, C), True, 4.0)
-        assert not {wait for wait in made.awaited(None, 4.0, leases=False) if wait[0] == "refusal"}
-
-    def test_a_disagreement_counts_once_however_often_the_leader_looks(self) -> None:
-        """The attempt after the refused ones is left to run out of time."""
-        made = self.spoilt()
-        made.ready(ME, ready(MAX_REFUSALS + 1), 1.0)
-        made.ready(B, ready(MAX_REFUSALS + 1, b"\1" * 32), 1.0)
-        for tick in range(1, 5):
-            made.tick(1.0 + tick)
-        assert ("spoilt", B) not in made.awaited(None, 5.0, leases=False)
-
     def test_of_two_that_differ_the_other_has_spoilt_it(self) -> None:
         for other in (b"\1" * 32, b"\2" * 32):
-            assert ("spoilt", B) in self.spoilt(other).awaited(None, 5.0, leases=False)
-
-    def test_who_refuses_an_attempt_is_not_waited_for_in_it(self) -> None:
-        made = self.spoilt(attempts=MAX_REFUSALS + 1)
-        assert ("ready", B) not in made.awaited(None, 1.0, leases=False)
-        assert ("refusal", B) in made.awaited(None, 1.0, leases=False)
+            once, often = self.apart(other, 1), self.apart(other)
+            assert ("spoilt", B) not in once.awaited(None, 5.0, leases=False)
+            assert ("spoilt", B) in often.awaited(None, 5.0, leases=False)
 
 
 def test_legal_numbers_of_others_make_no_illegal_message_of_ours() -> None:

@@ -24,7 +24,7 @@ from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
 from protocol.rounds.inbox import EARLY_ATTEMPTS
 from protocol.rounds.member import Progress, RoundMember
-from protocol.rounds.plans import REFUSED, Broadcast, plan_digest
+from protocol.rounds.plans import Broadcast, plan_digest
 from protocol.rounds.shards import ENOUGH
 from protocol.wire.messages import Plan, Ready, Reduced, Segment
 from protocol.wire.parts import Decree, PlanMember
@@ -99,7 +99,7 @@ def exchanging(attempt: int = 1) -> tuple[Table, Plan]:
 def summing() -> tuple[Table, ReduceTask]:
     """As ``exchanging``, with the other contribution to our shard."""
     table, _ = exchanging()
-    [reduce] = tasks(table.member.segment(B, Segment(STAGE, STEP, 1, 0)))
+    [reduce] = tasks(table.member.take(B, Segment(STAGE, STEP, 1, 0), b""))
     return table, reduce
 
 
@@ -107,7 +107,7 @@ def ready() -> tuple[Table, Plan, bytes]:
     """As ``exchanging``, with both shards reduced."""
     table, reduce = summing()
     table.member.computed(reduce, Outcome(sq_norm=2.0, digests=(digest(1),)))
-    effects = table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2))
+    effects = table.member.take(B, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2))
     [(to, message)] = sent(decoded(table.member, list(effects)), Ready)
     assert to == LEADER
     assert message.loss_sum == 8 + 9
@@ -123,8 +123,8 @@ class TestTheUsualRound:
         order = plan({B: {9}, C: {10, 11}, ME: {8}})
         [task] = tasks(table.member.plan(LEADER, order))
         table.member.computed(task, Outcome())
-        table.member.segment(C, Segment(STAGE, STEP, 1, 2))
-        [reduce] = tasks(table.member.segment(B, Segment(STAGE, STEP, 1, 2)))
+        table.member.take(C, Segment(STAGE, STEP, 1, 2), b"")
+        [reduce] = tasks(table.member.take(B, Segment(STAGE, STEP, 1, 2), b""))
         assert [key.peer for key in reduce.parts] == [B, C, ME]
         assert reduce.microbatches == (1, 2, 1)
 
@@ -137,8 +137,8 @@ class TestTheUsualRound:
 
     def test_messages_may_overtake_the_plan(self) -> None:
         table = Table(8, 9)
-        assert kept(table.member.segment(B, Segment(STAGE, STEP, 1, 0)))
-        assert kept(table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2)))
+        assert kept(table.member.take(B, Segment(STAGE, STEP, 1, 0), b""))
+        assert kept(table.member.take(B, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2)))
         [task] = tasks(table.member.plan(LEADER, plan()))
         [reduce] = tasks(decoded(table.member, table.member.computed(task, Outcome())))
         table.member.computed(reduce, Outcome(digests=(digest(1),)))
@@ -150,7 +150,7 @@ class TestTheUsualRound:
         [task] = tasks(table.member.plan(LEADER, order))
         effects = table.member.computed(task, Outcome())
         assert [m.segment for _, m in sent(effects, Segment)] == [1]
-        effects = table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2))
+        effects = table.member.take(B, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2))
         assert len(sent(decoded(table.member, list(effects)), Ready)) == 1
         [apply] = tasks(table.member.committed(decree(table.member.ready)))
         assert apply.reduced == (None, PayloadKey(STEP, "reduced", 1, 1, B))
@@ -206,18 +206,9 @@ class TestAttempts:
     def test_contributions_to_another_attempt_are_dropped_or_not_mixed(self) -> None:
         table, _ = exchanging(attempt=4)
         for step, attempt in ((STEP, 3), (STEP - 1, 4), (STEP + 1, 4)):
-            assert table.member.segment(B, Segment(STAGE, step, attempt, 0)) == []
-            assert table.member.reduced(B, Reduced(STAGE, step, attempt, 1, 3.0), digest(2)) == []
-        assert tasks(table.member.segment(B, Segment(STAGE, STEP, 5, 0))) == []
-
-    def test_what_a_lost_peer_sent_early_is_not_its_next_process_s(self) -> None:
-        table, _ = exchanging()
-        table.member.segment(B, Segment(STAGE, STEP, 1, 0))
-        assert kept(table.member.segment(B, Segment(STAGE, STEP, 2, 0)))
-        table.member.forget(B)
-        again = table.member.segment(B, Segment(STAGE, STEP, 1, 0))
-        assert not kept(again), "of this attempt"
-        assert kept(table.member.segment(B, Segment(STAGE, STEP, 2, 0))), "said anew"
+            assert table.member.take(B, Segment(STAGE, step, attempt, 0), b"") == []
+            assert table.member.take(B, Reduced(STAGE, step, attempt, 1, 3.0), digest(2)) == []
+        assert tasks(table.member.take(B, Segment(STAGE, STEP, 5, 0), b"")) == []
 
     def test_a_later_seat_of_ours_keeps_our_promise_in_that_step_alone(self) -> None:
         """Messages of the earlier seat for that attempt may still arrive as if they were ours."""
@@ -279,8 +270,8 @@ class TestObservers:
         order = plan({B: {8, 9}, C: {10, 11}}, observers=[ME])
         assert table.member.plan(LEADER, order) == []
         effects = [
-            *table.member.reduced(B, Reduced(STAGE, STEP, 1, 0, 2.0), digest(1)),
-            *table.member.reduced(C, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2)),
+            *table.member.take(B, Reduced(STAGE, STEP, 1, 0, 2.0), digest(1)),
+            *table.member.take(C, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2)),
         ]
         assert not tasks(effects)
         assert not sent(effects, Ready)
@@ -298,10 +289,10 @@ class TestObservers:
         table = Table()
         order = plan({B: {8, 9}, C: {10, 11}}, observers=[ME])
         table.member.plan(LEADER, order)
-        table.member.reduced(B, Reduced(STAGE, STEP, 1, 0, 2.0), digest(1))
+        table.member.take(B, Reduced(STAGE, STEP, 1, 0, 2.0), digest(1))
         assert table.member.committed(decree(plan_digest(LEADER, order, BROADCASTS))) == []
         assert not table.member.is_left_out
-        effects = table.member.reduced(C, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2))
+        effects = table.member.take(C, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2))
         [task] = tasks(decoded(table.member, list(effects)))
         assert isinstance(task, ApplyTask)
 
@@ -334,7 +325,7 @@ class TestFailures:
     @pytest.mark.parametrize("error", ["oom", "gone", "internal"])
     def test_trouble_of_its_own_stops_the_seat_and_not_the_round(self, error: str) -> None:
         table, reduce = summing()
-        [decode] = tasks(table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2)))
+        [decode] = tasks(table.member.take(B, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2)))
         for task in (reduce, decode):
             [fault] = table.member.computed(task, Outcome(error=error))
             assert fault.kind == "internal"
@@ -348,25 +339,38 @@ class TestFailures:
         assert [effect.members for effect in effects if isinstance(effect, Explain)] == [(B,)]
         assert sent(effects, Reduced)
         assert not blamed(effects)
-        assert not table.member.spoilers()
+        assert not table.member.spoilers
         table.member.start_step(STEP)
         [task] = tasks(table.member.plan(LEADER, plan(attempt=2)))
         table.member.computed(task, Outcome())
-        [reduce] = tasks(table.member.segment(B, Segment(STAGE, STEP, 2, 0)))
+        [reduce] = tasks(table.member.take(B, Segment(STAGE, STEP, 2, 0), b""))
         effects = table.member.computed(reduce, outcome)
         assert sent(effects, Reduced)
         assert not any(isinstance(effect, Explain) for effect in effects)
 
-    def test_nothing_but_another_plan_is_waited_for_after_a_refusal(self) -> None:
+    def test_nobody_but_the_spoiler_is_waited_for_in_a_spoilt_attempt(self) -> None:
         """Others may have refused it as well: they are not to blame for what they withhold."""
         table, _ = summing()
         assert table.member.awaited((), LEADER) == [("sum", B)]
-        assert table.member.awaited({ME}, C) == [("anew", C)]
-        assert table.member.awaited({B}, C) == [("sum", B), ("anew", C)], "so all hear of it"
-        [decode] = tasks(table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2)))
+        assert table.member.awaited({ME}, C) == [("plan", C)]
+        assert table.member.awaited({B}, C) == [("sum", B), ("plan", C)], "so all hear of it"
+        [decode] = tasks(table.member.take(B, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2)))
         table.member.computed(decode, Outcome(error="codec", part=0))
-        assert table.member.awaited((), LEADER) == [("anew", LEADER)]
-        assert table.member.awaited((), ME) == []
+        assert table.member.awaited((), LEADER) == [("spoilt", B)]
+        table.member.plan(LEADER, plan(attempt=2))
+        assert table.member.awaited((), ME) == [("spoilt", B)], "to the end of the step"
+
+
+def test_a_leader_that_plans_anew_owes_the_commit_still_unless_one_is_lost() -> None:
+    table, *_ = ready()
+    for attempt, counted in ((2, {ME: {8, 9}, C: {10, 11}}), (3, {ME: {8, 9}, B: {10, 11}})):
+        table.member.plan(LEADER, plan(counted, attempt=attempt))
+        assert ("commit", LEADER) in table.member.awaited((), LEADER)
+    table.member.lost_one()
+    assert ("commit", LEADER) not in table.member.awaited((), LEADER)
+    other, *_ = ready()
+    other.member.lost_one()
+    assert ("commit", LEADER) in other.member.awaited((), LEADER), "it is Ready now"
 
 
 def test_an_attempt_that_may_be_decreed_stays_whoever_is_expelled() -> None:
@@ -386,10 +390,10 @@ def test_an_attempt_that_may_be_decreed_stays_whoever_is_expelled() -> None:
 
 def test_a_malformed_sum_costs_an_attempt_and_its_owner_is_blamed() -> None:
     table, _ = exchanging()
-    effects = table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2))
+    effects = table.member.take(B, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2))
     [task] = tasks(effects)
     effects = table.member.computed(task, Outcome(error="codec", part=0))
-    assert sent(effects, Ready) == [(LEADER, Ready(STAGE, STEP, 1, REFUSED, 0.0))]
+    assert not sent(effects, Ready)
     assert blamed(effects) == [(B, "malformed-sum")]
     assert not any(isinstance(effect, Fault) for effect in effects)
     [again] = tasks(table.member.plan(C, plan(attempt=2)))
@@ -436,8 +440,8 @@ def test_it_leaves_if_most_of_its_siblings_have_another_state(hashed: bool) -> N
     """They have, if they take part: a leader that only says so would have all give up theirs."""
     made = taken_by_three(hashed=hashed)
     assert made.plan_followed is None
-    assert not [e for e in made.segment(B, Segment(STAGE, STEP, 1, 0)) if isinstance(e, Fault)]
-    [fault] = [e for e in made.segment(C, Segment(STAGE, STEP, 1, 0)) if isinstance(e, Fault)]
+    assert not [e for e in made.take(B, Segment(STAGE, STEP, 1, 0), b"") if isinstance(e, Fault)]
+    [fault] = [e for e in made.take(C, Segment(STAGE, STEP, 1, 0), b"") if isinstance(e, Fault)]
     assert fault.kind == "differs"
 
 
@@ -445,7 +449,7 @@ def test_of_two_the_word_of_one_is_not_more_than_that_of_the_other() -> None:
     made = hashing(8, 9).member
     made.hashed(STATE)
     assert made.plan(LEADER, replace(plan(), state=OTHER)) == []
-    assert not [e for e in made.segment(B, Segment(STAGE, STEP, 1, 0)) if isinstance(e, Fault)]
+    assert not [e for e in made.take(B, Segment(STAGE, STEP, 1, 0), b"") if isinstance(e, Fault)]
     assert made.plan(LEADER, replace(plan(attempt=2), state=STATE))
     assert made.plan_followed is not None
 
@@ -459,7 +463,7 @@ def test_a_leader_that_plans_alone_is_not_most_of_those_that_made_the_version() 
     alone = replace(plan({B: set(IDS), STRANGER: set()}), state=OTHER)
     assert made.plan(B, alone) == []
     for sender in (B, STRANGER):
-        effects = made.segment(sender, Segment(STAGE, STEP, 1, 0))
+        effects = made.take(sender, Segment(STAGE, STEP, 1, 0), b"")
         assert not [e for e in effects if isinstance(e, Fault)]
 
 
@@ -519,7 +523,7 @@ class TestHostile:
     @pytest.mark.parametrize(("sender", "shard"), [(STRANGER, 1), (B, 0), (C, 1), (B, 31)])
     def test_a_reduced_shard_of_an_impostor(self, sender: PeerId, shard: int) -> None:
         table, _ = exchanging()
-        effects = table.member.reduced(sender, Reduced(STAGE, STEP, 1, shard, 3.0), digest(9))
+        effects = table.member.take(sender, Reduced(STAGE, STEP, 1, shard, 3.0), digest(9))
         assert blamed(effects) == [(sender, "reduced-shard-of-another")]
         assert kept(effects) == []
 
@@ -527,16 +531,16 @@ class TestHostile:
         """We cannot know the shard's owner yet: both are kept, each under its sender."""
         table = Table(8, 9)
         message = Reduced(STAGE, STEP, 1, 1, 3.0)
-        first = kept(table.member.reduced(C, message, digest(9)))
-        second = kept(table.member.reduced(B, message, digest(2)))
-        third = kept(table.member.reduced(STRANGER, message, digest(8)))
+        first = kept(table.member.take(C, message, digest(9)))
+        second = kept(table.member.take(B, message, digest(2)))
+        third = kept(table.member.take(STRANGER, message, digest(8)))
         assert len({*first, *second, *third}) == 3
         effects = table.member.plan(LEADER, plan())
         expected = {(C, "reduced-shard-of-another"), (STRANGER, "reduced-shard-of-another")}
         assert set(blamed(effects)) == expected
         [task] = tasks(effects)
         decoded(table.member, table.member.computed(task, Outcome()))
-        [reduce] = tasks(table.member.segment(B, Segment(STAGE, STEP, 1, 0)))
+        [reduce] = tasks(table.member.take(B, Segment(STAGE, STEP, 1, 0), b""))
         done = table.member.computed(reduce, Outcome(sq_norm=2.0, digests=(digest(1),)))
         assert len(sent(done, Ready)) == 1
         [apply] = tasks(table.member.committed(decree(table.member.ready)))
@@ -544,7 +548,7 @@ class TestHostile:
 
     def test_a_second_broadcast_of_the_owner_changes_nothing(self) -> None:
         table, _, agreed = ready()
-        again = table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 4.0), digest(7))
+        again = table.member.take(B, Reduced(STAGE, STEP, 1, 1, 4.0), digest(7))
         assert again == []
         [task] = tasks(table.member.committed(decree(agreed)))
         assert isinstance(task, ApplyTask)
@@ -554,18 +558,18 @@ class TestHostile:
     def test_one_flood_does_not_drown_another_peer(self) -> None:
         table = Table(8, 9)
         for attempt in range(100):
-            shards = table.member.segment(C, Segment(STAGE, STEP, attempt, 0))
-            sums = table.member.reduced(C, Reduced(STAGE, STEP, attempt, 0, 1.0), digest(1))
+            shards = table.member.take(C, Segment(STAGE, STEP, attempt, 0), b"")
+            sums = table.member.take(C, Reduced(STAGE, STEP, attempt, 0, 1.0), digest(1))
             assert bool(kept(shards)) == bool(kept(sums)) == (attempt < self.MAX_EARLY)
             assert bool(blamed(shards)) == bool(blamed(sums)) == (attempt >= self.MAX_EARLY)
-        assert kept(table.member.segment(B, Segment(STAGE, STEP, 1, 0)))
-        assert kept(table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 1.0), digest(1)))
+        assert kept(table.member.take(B, Segment(STAGE, STEP, 1, 0), b""))
+        assert kept(table.member.take(B, Reduced(STAGE, STEP, 1, 1, 1.0), digest(1)))
 
     def test_many_honest_attempts_are_no_flood(self) -> None:
         table = Table(8, 9)
         for attempt in range(1, 5 * self.MAX_EARLY):
             order = plan(attempt=attempt)
             table.member.plan(LEADER, order)
-            assert kept(table.member.segment(B, Segment(STAGE, STEP, attempt, 0)))
-            effects = table.member.reduced(B, Reduced(STAGE, STEP, attempt, 1, 1.0), digest(1))
+            assert kept(table.member.take(B, Segment(STAGE, STEP, attempt, 0), b""))
+            effects = table.member.take(B, Reduced(STAGE, STEP, attempt, 1, 1.0), digest(1))
             assert kept(list(effects))

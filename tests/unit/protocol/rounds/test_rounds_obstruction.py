@@ -14,7 +14,7 @@ TASK_S = 0.01
 
 def used_to_rounds() -> Obstruction:
     made = Obstruction()
-    made.planned(0.0)
+    made.planned(TWO, 0.0)
     made.closed(0.5)
     return made
 
@@ -34,7 +34,7 @@ def test_before_the_first_round_a_slow_line_has_its_time() -> None:
     assert made.expected_s() == whole_s
     for now in (0.0, 120.0):
         assert not made.claims([("contribution", ONE)], NOBODY, TASK_S, now)
-    made.planned(0.0)
+    made.planned(TWO, 0.0)
     made.closed(0.5)
     assert made.patience_s(TASK_S) == used_to_rounds().patience_s(TASK_S)
 
@@ -42,11 +42,11 @@ def test_before_the_first_round_a_slow_line_has_its_time() -> None:
 @pytest.mark.parametrize("took_s", [1.0, 40.0])
 def test_what_rounds_take_is_learnt_and_forgotten(took_s: float) -> None:
     made = Obstruction(500.0)
-    made.planned(0.0)
+    made.planned(TWO, 0.0)
     made.closed(took_s)
     assert made.expected_s() == USUAL_TIMES * took_s
     for _ in range(12):
-        made.planned(100.0)
+        made.planned(TWO, 100.0)
         made.closed(101.0)
     assert made.expected_s() == USUAL_TIMES
 
@@ -71,10 +71,10 @@ def test_who_waits_for_a_sibling_itself_is_not_named() -> None:
     assert made.claims([("ready", ONE), ("ready", TWO)], frozenset({ONE}), TASK_S, 60.0) == (TWO,)
 
 
-def test_who_finishes_some_of_what_it_was_leased_has_time_for_the_rest() -> None:
+def test_what_is_leased_has_time_while_more_is_counted() -> None:
     made = used_to_rounds()
     for second in range(60):
-        made.brought(ONE)
+        made.brought()
         assert not made.claims([("lease", ONE)], NOBODY, TASK_S, 10.0 + second)
     assert made.claims([("lease", ONE)], NOBODY, TASK_S, 90.0)
 
@@ -91,12 +91,12 @@ def test_the_loss_of_one_restarts_what_others_take_over_and_no_wait_for_a_peer_i
     assert made.claims(shared, NOBODY, TASK_S, late) == (ONE,)
 
 
-def test_a_new_plan_restarts_the_waits_but_for_one_that_plans_the_same_again() -> None:
+def test_a_new_plan_restarts_the_waits_but_for_its_leader() -> None:
     waits = [("report", ONE), ("ready", ONE), ("ready", TWO)]
-    for again, late in ((None, {ONE}), (TWO, {ONE, TWO})):
+    for leader, late in ((PeerId("three"), {ONE}), (TWO, {ONE, TWO})):
         made = used_to_rounds()
         made.claims(waits, NOBODY, TASK_S, 10.0)
-        made.planned(30.0, again)
+        made.planned(leader, 30.0)
         assert set(made.claims(waits, NOBODY, TASK_S, 30.1)) == late
 
 

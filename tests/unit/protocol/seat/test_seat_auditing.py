@@ -103,7 +103,7 @@ def test_a_step_counts_the_contributions_of_others_only(parts: Parts) -> None:
     ids = {ME: b"\x01", SIBLING: b"\x0c", peer(4): b"\x02", THIRD: b"\x00"}
     members = [PlanMember(member, held) for member, held in ids.items()]
     plan = Plan(STAGE, STEP, ATTEMPT, members, [0, 64, 128, 192, 256], [])
-    assert parts.auditing.closing(plan, bytes(32)) == []
+    assert parts.auditing.closing(plan, bytes(32), {}) == []
     assert parts.terms.contributions == 2
 
 
@@ -217,7 +217,7 @@ def close_with_third_drawn(parts: Parts, plan: Plan) -> list[object]:
     others = {SIBLING: Record(), THIRD: Record()}
     digests = (bytes([n]) * 32 for n in range(256))
     whom = partial(drawn, bytes(32), stage=STAGE, step=plan.step, others=others, budget=0.2)
-    return list(parts.auditing.closing(plan, next(d for d in digests if whom(d) == THIRD)))
+    return list(parts.auditing.closing(plan, next(d for d in digests if whom(d) == THIRD), {}))
 
 
 def auditing(parts: Parts) -> tuple[bytes, list[object]]:
@@ -281,7 +281,7 @@ def test_of_two_replicas_nobody_can_decide_and_people_read_so() -> None:
         for member in (ME, SIBLING):
             said_of = Commitment(STAGE, step, ATTEMPT, b"r" * 32, SEGMENTS[:2])
             parts.commitments.take(member, said_of)
-        [keep] = parts.auditing.closing(plan, bytes(32))
+        [keep] = parts.auditing.closing(plan, bytes(32), {})
         assert keep == Compute(keeps(step, (0, 64, 128), 1))
         parts.auditing.computed(keeps(step), Outcome(), 20.0 * step)
         said = parts.tick(20.0 * step + PATIENCE_S)

@@ -69,7 +69,7 @@ def test_a_leader_whose_plan_we_follow_is_not_named_for_what_it_has_not_reported
     seat.computed(encode, Outcome(), 0.0)
     seat.receive(SIBLING, Reduced(0, step, 1, 1, 1.0), 0.0, bytes(32))
     named = set[PeerId]()
-    until = TIMES["contribution"] * FIRST_S + LOST_S + TIMES["anew"] * FIRST_S
+    until = TIMES["contribution"] * FIRST_S + LOST_S + TIMES["plan"] * FIRST_S
     assert until > TIMES["report"] * FIRST_S
     for second in range(round(until)):  # by then it should have planned anew without the third one
         seat.update_view(view(step), second)

@@ -27,7 +27,7 @@ def make_seat(stage: int = 1, *, alone: bool = False, step: int = 3) -> Seat:
 def offer(seat: Seat, microbatch: int) -> str:
     """Send it a microbatch; return its verdict, or that it is taken."""
     step = microbatch // PER_STEP
-    message = Forward(seat.place.stage, step, microbatch, 1, again=False)
+    message = Forward(seat.place.stage, step, microbatch, again=False)
     effects = seat.receive(BEFORE, message, 0.0)
     taken = any(isinstance(effect, Keep) for effect in effects)
     return "taken" if taken else verdicts(effects)[microbatch]
@@ -82,10 +82,10 @@ def test_messages_to_our_other_seats_leave_this_one() -> None:
     """We hold all three stages: they ask and answer each other by messages."""
     seat = make_seat()
     seat.update_view(view_of(3, *[[ME]] * 3), 0.0)
-    effects = seat.receive(ME, Forward(1, 3, 12, 1, again=True), 0.0)
+    effects = seat.receive(ME, Forward(1, 3, 12, again=True), 0.0)
     assert seat.pipeline.in_flight() == {12}
     effects = seat.computed(ForwardTask(3, 12), Outcome(), 0.0)
-    assert [e.message for e in effects if isinstance(e, Send)] == [Have(2, 3, 12, 1)]
+    assert [e.message for e in effects if isinstance(e, Send)] == [Have(2, 3, 12)]
 
 
 def test_replicas_that_leave_together_take_the_running_step_whole() -> None:

@@ -23,7 +23,7 @@ def seat() -> Seat:
 @pytest.mark.parametrize("era", [0, ERA - 1, ERA, ERA + 1])
 def test_a_forward_of_another_era_is_not_run_and_its_sender_hears_it(era: int) -> None:
     made = seat()
-    effects = made.receive(UPSTREAM, Forward(1, 3, 12, 1, False, era=era), 1.0)
+    effects = made.receive(UPSTREAM, Forward(1, 3, 12, False, era=era), 1.0)
     said = [(receipt.verdict, receipt.era) for _, receipt in sent(effects, Receipt)]
     assert said == ([] if era == ERA else [("busy", era)])
     assert any(isinstance(e, Keep) for e in effects) == (era == ERA)

@@ -184,12 +184,12 @@ def test_who_broadcasts_what_cannot_be_applied_is_blamed(
 def test_a_stranger_cannot_make_us_keep_tensors() -> None:
     target = seat()
     for message in (
-        Forward(1, 3, 12, 1, False),
+        Forward(1, 3, 12, False),
         Segment(1, 3, 1, 0),
         Reduced(1, 3, 1, 0, 0.5),
         Backward(1, 3, 12),
     ):
         effects = target.receive(STRANGER, message, 0.0, bytes(32))
         assert not [e for e in effects if isinstance(e, Keep)]
-    from_upstream = target.receive(UPSTREAM, Forward(1, 3, 12, 1, False), 0.0)
+    from_upstream = target.receive(UPSTREAM, Forward(1, 3, 12, False), 0.0)
     assert [e for e in from_upstream if isinstance(e, Keep)]

@@ -59,7 +59,7 @@ class Line:
         for sender, message in answers:
             self._hear(sender, message)
         if self.stage:
-            self._hear(UP, Forward(self.stage, 0, self.begun - 1, 1, False))
+            self._hear(UP, Forward(self.stage, 0, self.begun - 1, False))
         self.seat.status(1.0)
         self._do(self.seat.tick(self.now))
 
@@ -74,10 +74,10 @@ class Line:
                 case Compute(task):
                     waiting += self.seat.computed(task, Outcome(loss_sum=1.0), self.now)
                 case Send(peer, Have() as m):
-                    said = Receipt(m.stage, 0, m.microbatch, m.attempt, "absent")
+                    said = Receipt(m.stage, 0, m.microbatch, "absent")
                     self.answers.append((peer, said))
                 case SendPayload(peer, Forward() as m, _):
-                    said = Receipt(m.stage, 0, m.microbatch, m.attempt, "known")
+                    said = Receipt(m.stage, 0, m.microbatch, "known")
                     gradient = Backward(self.stage, 0, m.microbatch)
                     self.answers += [(peer, said), (peer, gradient)]
 

@@ -499,7 +499,7 @@ def test_a_token_outside_the_vocabulary_is_blamed_on_who_sent_it() -> None:
     count = terms.sequences_per_microbatch * (terms.model.context + 1)
     highest = (terms.model.vocab - 1).to_bytes(2, "little")
     driven.see([OTHER], [ME], [peer(3)])
-    message = Forward(1, STEP + 1, 4 * (STEP + 1), 1, again=False)  # not run yet
+    message = Forward(1, STEP + 1, 4 * (STEP + 1), again=False)  # not run yet
     outside = highest * (count - 1) + terms.model.vocab.to_bytes(2, "little")
     driven.of.receive(OTHER, message, outside + b"tensor")
     assert driven.store._memory_bytes == 0
@@ -515,7 +515,7 @@ def test_a_large_boundary_is_acknowledged_when_it_is_kept(monkeypatch: pytest.Mo
     driven.see([OTHER], [ME], [peer(3)])
     monkeypatch.setattr(seat_driver, "MIN_PAYLOAD_BYTES", len(tokens) + 9)
     for step, n, size in ((STEP + 1, 0, 8), (STEP + 1, 1, 9), (STEP + 9, 0, 9)):
-        message = Forward(1, step, 4 * step + n, 1, again=False)
+        message = Forward(1, step, 4 * step + n, again=False)
         driven.of.receive(OTHER, message, tokens + bytes(size))
     said = [one.args[0].message for one in driven.ports.perform.mock_calls]
     assert [(receipt.microbatch, receipt.verdict) for receipt in said] == [
@@ -531,7 +531,7 @@ def test_borders_that_the_data_cannot_have_are_blamed_on_who_sent_them() -> None
     driven = Driven(stages=3, data=data)
     driven.see([OTHER], [ME], [peer(3)])
     count = terms.sequences_per_microbatch * (context + 1)
-    message = Forward(1, STEP + 1, 4 * (STEP + 1), 1, again=False)
+    message = Forward(1, STEP + 1, 4 * (STEP + 1), again=False)
     learned, border = BEGINS.to_bytes(4, "little"), (BEGINS | NOT_LEARNED).to_bytes(4, "little")
     driven.of.receive(OTHER, message, learned + bytes(4 * count - 4) + b"tensor")
     assert len(driven.blamed()) == 1  # a border whose token is learned is never one

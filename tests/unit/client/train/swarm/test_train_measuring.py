@@ -179,8 +179,8 @@ def test_small_activations_measure_no_line_and_large_ones_do() -> None:
     for size, start in ((1000, 0.0), (2**22, 1000.0)):
         for m in range(50):
             now = start + m
-            machine.sent(peer(1), Forward(1, 0, m, 1, False), size, now)
-            machine.received(peer(1), Receipt(1, 0, m, 1, "known"), 0, now + 0.5)
+            machine.sent(peer(1), Forward(1, 0, m, False), size, now)
+            machine.received(peer(1), Receipt(1, 0, m, "known"), 0, now + 0.5)
         best = machine.outgoing.own_best_bytes_per_s
         assert best == (0 if size == 1000 else pytest.approx(2**23))
 
@@ -188,14 +188,14 @@ def test_small_activations_measure_no_line_and_large_ones_do() -> None:
 def test_payloads_that_nobody_answers_are_forgotten() -> None:
     machine = measuring()
     for microbatch in range(2 * MAX_PENDING):
-        machine.sent(peer(1), Forward(1, 0, microbatch, 1, False), 1 << 20, 0.0)
+        machine.sent(peer(1), Forward(1, 0, microbatch, False), 1 << 20, 0.0)
     assert len(machine._pending) == MAX_PENDING
-    assert min(microbatch for _, microbatch, _ in machine._pending) == MAX_PENDING
+    assert min(microbatch for _, microbatch in machine._pending) == MAX_PENDING
 
 
 def test_a_receipt_for_nothing_changes_nothing() -> None:
     machine = measuring()
-    machine.received(peer(1), Receipt(1, 0, 5, 1, "known"), 0, 1.0)
+    machine.received(peer(1), Receipt(1, 0, 5, "known"), 0, 1.0)
     machine.received(peer(1), Chunk(ROOT, 5), 2**21, 2.0)
     machine.gone(peer(9))
     assert machine.incoming.own_s == machine.outgoing.own_s == 0

@@ -14,7 +14,7 @@ from protocol.decree.decree import PROMISE, READY, VOTE, agreed, digest_of, enco
 from protocol.evidence.heard import Heard
 from protocol.ids import PeerId
 from protocol.membership.contacts import DEAD_AFTER_S
-from protocol.wire.messages import Commit, Message, Plan, Propose, Ready, Vote
+from protocol.wire.messages import Commit, Message, Plan, Propose, Vote
 from protocol.wire.parts import Ballot, Decree, PlanMember, Promise
 from protocol.wire.statement import Statement, encode_statement
 from tests.support.full_disk import full
@@ -228,10 +228,3 @@ async def test_a_leader_that_tells_its_members_two_things_is_out(swarm: TestSwar
         await swarm.until(lambda: all(one.step(1) > newest + 2 for one in honest))
     assert all(len(one.engine.membership.verdicts) == 1 for one in honest)
     assert all(one.engine.internal_errors == 0 for one in honest)
-
-
-def test_a_refusal_needs_no_signature(tmp_path: Path) -> None:
-    made, told = notary()
-    refusal = Ready(1, 7, 2, bytes(32), 0.0)
-    assert made.signed(refusal) is refusal
-    assert not told()
