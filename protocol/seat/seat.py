@@ -147,8 +147,8 @@ class Seat:
         """Of those that count, as our parts know it."""
         self._unhashed: Committed | None = None
         """Our version, while its hash is not known."""
-        self._unconfirmed: dict[PeerId, tuple[Plan, Answer]] = {}
-        """Each sender's last plan of it that we do not follow yet, and why."""
+        self._waiting: tuple[PeerId, Plan, Answer] | None = None
+        """The plan of the last attempt that we do not follow yet, its sender, and why."""
         audits = audits or AuditTerms()
         self._verdicts = audits.verdicts
         # a part knows those made before it, and none after it
@@ -276,8 +276,8 @@ class Seat:
     def may_close(self) -> Answer:
         """Whether the step may be closed as far as we know; a replica that does not lead it follows
         the leader's plan."""
-        if self._unconfirmed:
-            return max(self._unconfirmed.values(), key=_attempt)[1]
+        if self._waiting is not None:
+            return self._waiting[2]
         if (led_by := self.current_leader()) != self.place.me:
             return no(f"waiting for the plan of {short(led_by or '?')}")
         return self.leader.may_plan
@@ -458,11 +458,10 @@ class Seat:
         if not self._is_attempt_of(sender, message):
             return []
         if not (answer := self._may_follow(sender, message, now)):
-            self._unconfirmed[sender] = message, answer
+            # a majority has promised to take part in no earlier one
+            if self._waiting is None or message.attempt >= self._waiting[1].attempt:
+                self._waiting = sender, message, answer
             return []
-        if (out := self._out_of(message)) is not None:
-            words = f"no plan with {short(out)} is followed: it is expelled"
-            return [Explain("round", words, "debug")]
         observers = map(PeerId, message.observers)
         let_in = [peer for peer in observers if self.standing.lets_in(peer, now)]
         members = (PeerId(member.peer) for member in message.members)
@@ -488,27 +487,27 @@ class Seat:
         return not bound_by(promised.values(), electors) and self.quorum.suffice(promised)
 
     def _may_follow(self, sender: PeerId, plan: Plan, now: float) -> Answer:
-        """Whether we follow a plan now: the stage before has all gradients of the step, the next
-        step can be closed with the electors that it names, and its amendment may hold. Our own
-        plan names whom we see; a plan that is committed is followed all the same."""
-        returned = kept = YES
-        if self.serving and not self.member.knows_commit:
-            returned = self._is_returned()
-            if sender != self.place.me:
-                members = [PeerId(member.peer) for member in plan.members]
+        """Whether we follow a plan now: the stage before has all gradients of the step, none of its
+        members is expelled, the next step can be closed with the electors that it names, and its
+        amendment may hold. Our own plan names whom we see; a plan that is committed is followed all
+        the same."""
+        may = YES
+        if not self.member.knows_commit:
+            members = [PeerId(member.peer) for member in plan.members]
+            may = self._is_free_of_expelled(members)
+            if self.serving:
+                may = may and self._is_returned()
+            if self.serving and sender != self.place.me:
                 named = list(map(PeerId, plan.electors))
-                kept = self.quorum.keeps(members, named, self._view, now)
-        return (
-            returned and kept and self._amendments.may_hold(plan.amended, plan.step, self.amended)
-        )
+                may = may and self.quorum.keeps(members, named, self._view, now)
+        return may and self._amendments.may_hold(plan.amended, plan.step, self.amended)
 
-    def _out_of(self, plan: Plan) -> PeerId | None:
-        """Return a member of a plan that is expelled. The plan of a step that is closed
-        already is followed all the same, and so is one that does not ask us to contribute."""
-        members = [PeerId(member.peer) for member in plan.members]
-        if self.member.knows_commit or self.place.me not in members:
-            return None
-        return next((peer for peer in members if peer in self._verdicts), None)
+    def _is_free_of_expelled(self, members: Collection[PeerId]) -> Answer:
+        """Whether we may contribute to a sum of these members."""
+        out = next((peer for peer in members if peer in self._verdicts), None)
+        if out is None or self.place.me not in members:
+            return YES
+        return no(f"a plan is not followed with {short(out)}, which is expelled")
 
     def on_reduced(
         self, sender: PeerId, message: Reduced, digest: bytes, now: float
@@ -560,12 +559,9 @@ class Seat:
         return replace(ready, signature=signature) if signature else None
 
     def _now_confirmed(self, now: float) -> list[SeatEffect]:
-        """Follow the newest plan that waited for the gradients of the stage before."""
-        waiting, self._unconfirmed = self._unconfirmed, {}
-        effects: list[SeatEffect] = []
-        for sender, (plan, _) in sorted(waiting.items(), key=lambda of: -_attempt(of[1])):
-            effects += self._take(sender, plan, now)
-        return effects
+        """Follow the plan that waits, if we may by now."""
+        waiting, self._waiting = self._waiting, None
+        return [] if waiting is None else self._take(*waiting[:2], now)
 
     def on_commit(self, sender: PeerId, message: Commit, now: float) -> list[SeatEffect]:
         """Learn that the step is closed, whoever says so: the votes prove it."""
@@ -691,7 +687,7 @@ class Seat:
         if self.commitments.active:
             self.givers.closed(self.step, given)
         self.quorum.settle(decree.members, decree.electors, self.step + 1, now)
-        self.step, self.amended, self._unconfirmed = self.step + 1, plan.amended, {}
+        self.step, self.amended, self._waiting = self.step + 1, plan.amended, None
         self._catching_up.caught_up()
         self._obstruction.closed(now)
         self.evaluating.start_step(self.step)
