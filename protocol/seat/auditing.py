@@ -113,7 +113,6 @@ class Auditing:
         others = {peer: counted for peer, counted in counts.items() if peer != me}
         if not self.commitments.are_made(plan) or me not in counts:
             return []
-        self._charging.closing(plan, counts)
         terms.contributions += sum(map(bool, others.values()))
         if self._audit is not None or self.commitments.missing(plan):
             return []

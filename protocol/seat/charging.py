@@ -4,16 +4,16 @@ A charge is one word of a stage, and a majority of it expels (``audit/charges.py
 tells its own charges, a few times while they expel nobody, for messages that are lost; of a member
 that is expelled it tells all: others may not have got all of them.
 
-State: whom we have told what; in ``AuditTerms`` the charges and the members of the newest steps.
+State: whom we have told what; in ``AuditTerms`` the charges.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from itertools import chain
 from typing import Final
 
 from protocol import limits
-from protocol.audit.charges import CHARGE, KIND, Charge
+from protocol.audit.charges import CHARGE, KIND, Charge, JudgesOf
 from protocol.audit.terms import AuditTerms
 from protocol.effects import Explain, Send
 from protocol.ids import PeerId, short
@@ -22,11 +22,9 @@ from protocol.pipeline.place import Place
 from protocol.seat.effects import SeatEffect
 from protocol.view import SwarmView
 from protocol.wire.fields import Envelope
-from protocol.wire.messages import Charged, Plan
+from protocol.wire.messages import Charged
 
 TELL_TIMES: Final = 4
-PLANS: Final = 256
-"""Steps of which the members are remembered: an audit may last some."""
 
 _Near = frozenset[tuple[int, PeerId]]
 """Holders of our stage and those beside it, each with its stage."""
@@ -38,25 +36,16 @@ class Charging:
     Args:
         place: where this replica stands.
         terms: what audits go by.
-        judges: returns the members of a stage whose charges count, as we know them.
+        judges: returns the members of the stage of a charge whose charges count, as we know them.
     """
 
-    def __init__(
-        self, place: Place, terms: AuditTerms, judges: Callable[[int], Collection[PeerId]]
-    ) -> None:
+    def __init__(self, place: Place, terms: AuditTerms, judges: JudgesOf) -> None:
         self._place, self._terms, self._judges = place, terms, judges
         self._near: _Near = frozenset()
         self._told = Counter[tuple[int, PeerId, bytes]]()
         """How often a peer was told a charge, by its signature; until it leaves the swarm: who is
         on probation for a while is told afterwards what was said meanwhile, and nothing twice."""
         self._again_at: float | None = None
-
-    def closing(self, plan: Plan, members: Collection[PeerId]) -> None:
-        """A step is about to be applied: these count when one of them is charged with it."""
-        plans = self._terms.plans
-        plans[plan.stage, plan.step, plan.attempt] = frozenset(members)
-        while len(plans) > PLANS:
-            del plans[next(iter(plans))]
 
     def found_out(self) -> set[PeerId]:
         """Return whom we have found out ourselves and charge, of any stage."""
@@ -99,12 +88,8 @@ class Charging:
         return [*filter(terms.verdicts.add, found), *self._tell(now)]
 
     def _members(self, charge: Charge) -> Collection[PeerId]:
-        """Return the members of a stage at the step of a charge: of ours those of the plan, if we
-        have closed the step, so that all who have agree on the majority; of a far one nobody."""
-        if not self._is_near(charge.stage):
-            return ()
-        plan = self._terms.plans.get((charge.stage, charge.step, charge.attempt))
-        return self._judges(charge.stage) if plan is None else plan
+        """Return the members of a stage at the step of a charge; of a far one nobody."""
+        return self._judges(charge) if self._is_near(charge.stage) else ()
 
     # --- telling ----------------------------------------------------------------------------------
 

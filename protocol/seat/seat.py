@@ -632,9 +632,14 @@ class Seat:
         told = [Send(peer, signed) for peer in commit.peers]
         return self._settle([*told, *self.member.exchange()], now)
 
-    def _judges_of(self, stage: int) -> Collection[PeerId]:
-        """Return the members of a stage whose charges count: of ours the roll; of another one the
-        proven replicas, because anybody may say that it serves."""
+    def _judges_of(self, charge: Charge) -> Collection[PeerId]:
+        """Return the members of a stage whose charges count: those of the decree that closed the
+        step of a charge, so that all who have it agree on the majority. Else of our stage the roll;
+        of another one the proven replicas, because anybody may say that it serves."""
+        stage = charge.stage
+        closed = self.elector.commit(stage, self.place.era, charge.step)
+        if closed is not None and closed.decree.attempt == charge.attempt:
+            return list(map(PeerId, closed.decree.members))
         if stage == self.place.stage:
             return self.quorum.roll
         there = self.standing.seen.serving(stage) if 0 <= stage < self.place.stages else ()
