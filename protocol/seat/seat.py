@@ -207,7 +207,7 @@ class Seat:
             amendments=self._amendments,
             lets_in=self.standing.lets_in,
             returned=self._is_returned,
-            passed=self._leads_those_behind,
+            left_behind=lambda: self._catching_up.unanswered,
             obstruction=self._obstruction,
         )
 
@@ -287,9 +287,11 @@ class Seat:
         return next(iter(self._line()), None)
 
     def _line(self) -> list[PeerId]:
-        """Return the leaders of our step, in order."""
-        view, roll = self.standing.view, self.quorum.roll
-        return leaders(view, self.place.stage, self.step, among=roll)
+        """Return the leaders of our step, in order: who is past it leads those behind no more."""
+        view, stage, step = self.standing.view, self.place.stage, self.step
+        here = {r.peer for r in view.serving(stage) if r.version <= step}
+        line = leaders(view, stage, step, among=self.quorum.roll & here)
+        return [peer for peer in line if peer in here]
 
     # --- inputs ----------------------------------------------------------------------------
 
@@ -841,16 +843,6 @@ class Seat:
         )
         return [Send(peer, report) for peer in told]
 
-    def _leads_those_behind(self) -> bool:
-        """Whether siblings are past our step, none of them tells its commit, and it is for us to
-        ask the electors."""
-        if not (self.serving and self._catching_up.unanswered):
-            return False
-        stage, view, roll = self.place.stage, self.standing.view, self.quorum.roll
-        here = {r.peer for r in view.serving(stage) if r.version <= self.step}
-        line = leaders(view, stage, self.step, among=roll & here)
-        return next((peer for peer in line if peer in here), None) == self.place.me
-
     def _is_returned(self) -> Answer:
         """Whether the stage before has all gradients of our step, as it says or has closed it.
 
@@ -873,11 +865,7 @@ class Seat:
         if self.leader.leading and self.may_train():
             live = {replica.peer for replica in serving}
             effects += self.leases.grant(self.leader.reports, live, now)
-        wants = not self._is_over and not self.pipeline.refuses(self.step)
-        if wants and (led_by := self.current_leader()) is not None:
+        closed = self._is_over or self.member.knows_commit or self.pipeline.refuses(self.step)
+        if not closed and (led_by := self.current_leader()) is not None:
             effects += self.leasing.ask(led_by, self._view, now)
         return effects
-
-
-def _attempt(waiting: tuple[Plan, Answer]) -> int:
-    return waiting[0].attempt
