@@ -42,15 +42,7 @@ from protocol.wire.messages import (
 
 
 class Auditing:
-    """See the module's docstring.
-
-    Args:
-        place: where this replica stands.
-        terms: what audits go by.
-        commitments: what members have committed to contribute.
-        showing: what we show of our own contributions.
-        charging: takes what we charge members with.
-    """
+    """See the module's docstring."""
 
     def __init__(
         self,

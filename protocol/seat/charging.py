@@ -31,13 +31,7 @@ _Near = frozenset[tuple[int, PeerId]]
 
 
 class Charging:
-    """See the module's docstring.
-
-    Args:
-        place: where this replica stands.
-        terms: what audits go by.
-        judges: returns the members of the stage of a charge whose charges count, as we know them.
-    """
+    """See the module's docstring; ``judges`` returns whose charges count, in the stage of one."""
 
     def __init__(self, place: Place, terms: AuditTerms, judges: JudgesOf) -> None:
         self._place, self._terms, self._judges = place, terms, judges

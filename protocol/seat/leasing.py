@@ -97,12 +97,7 @@ def _share(replicas: tuple[Replica, ...], me: PeerId) -> float:
 
 
 class Leasing:
-    """The work of one seat; idle at stages other than the first.
-
-    Args:
-        place: where this replica stands.
-        pipeline: which holds what was leased.
-    """
+    """The work of one seat, which its ``pipeline`` holds; idle at stages other than the first."""
 
     def __init__(self, place: Place, pipeline: Pipeline) -> None:
         self._place, self._pipeline, self._flight = place, pipeline, Flight()

@@ -248,22 +248,21 @@ class Seat:
     def why(self) -> str:
         """Return one sentence about what the seat is doing, for whoever runs it."""
         stage = f"stage {self.place.stage}"
-        for may in (self.may_serve, self.may_train):
-            if not (answer := may()):
-                return f"{stage}: {answer.reason}"
+        for may in (self._may_serve(), self.may_train()):
+            if not may:
+                return f"{stage}: {may.reason}"
         counted = f"{len(self.pipeline.done())}/{self.place.per_step} counted here"
         begun = self.member.plan_followed is not None and not self.leader.proposes
         round_now = self.member.why() if begun else self.may_close().reason or "closing"
         led_by = short(self.current_leader() or "?")
         return f"{stage}, {counted}; step {self.step}: {round_now}; led by {led_by}"
 
-    def may_serve(self) -> Answer:
+    def _may_serve(self) -> Answer:
         """Whether we are a replica of the stage, and not an observer that catches up."""
-        if self.serving:
-            return YES
+        left = "what was closed meanwhile is applied"
         if not self.member.loaded:
-            return no(f"catching up at version {self.step}: the state is on its way")
-        return no(f"catching up at version {self.step}: what was closed meanwhile is applied")
+            left = "the state is on its way"
+        return YES if self.serving else no(f"catching up at version {self.step}: {left}")
 
     def may_train(self) -> Answer:
         """Whether microbatches of our step may be leased: every stage has a replica."""
@@ -445,7 +444,7 @@ class Seat:
     def _take_early(self, sender: PeerId, message: RoundMessage, digest: bytes) -> list[SeatEffect]:
         """Keep what is said of a later step until we get there, unless we never do."""
         if isinstance(message, Commit):
-            self._catching_up.passed |= self._is_passed(message)
+            self._catching_up.passed |= self._is_voted_for(message)
             if sender not in self._siblings():
                 return []  # it proves nothing yet; who keeps it catches up before it serves
         if message.step > self.step + (SERVING_STEPS_AHEAD if self.serving else MAX_STEPS_AHEAD):
@@ -464,10 +463,7 @@ class Seat:
             if self._waiting is None or message.attempt >= self._waiting[1].attempt:
                 self._waiting = sender, message, answer
             return []
-        observers = map(PeerId, message.observers)
-        let_in = [peer for peer in observers if self.standing.lets_in(peer, now)]
-        members = (PeerId(member.peer) for member in message.members)
-        self.standing.admit([*members, *let_in], now)
+        self.standing.admit((PeerId(member.peer) for member in message.members), now)
         failed = self.member.plan_followed if self.member.ready else None
         effects: list[SeatEffect] = [*self.member.plan(sender, message)]
         if self.member.plan_followed is not message:
@@ -569,24 +565,21 @@ class Seat:
         """Learn that the step is closed, whoever says so: the votes prove it."""
         if message.step != self.step or self.member.knows_commit:
             return []
-        signed = voters(message, self.quorum.electors, self.elector.verify)
-        if not self.quorum.suffice(signed):
+        if not self._is_voted_for(message):
             return []
         self.elector.take(message, checked=True)
         effects: list[SeatEffect] = [*self.member.committed(message.decree)]
         effects += self._now_confirmed(now)
-        others = [
-            r for r in self.standing.whole.serving(self.place.stage) if r.peer != self.place.me
-        ]
-        if self.serving and self.member.is_left_out and others:
+        there = {r.peer for r in self.standing.whole.serving(self.place.stage)}
+        if self.serving and self.member.is_left_out and there - {self.place.me}:
             words = f"step {self.step} was closed with what we do not have"
             effects.append(Fault("behind", words))
         return effects
 
-    def _is_passed(self, later: Commit) -> bool:
-        """Whether most of our electors have closed a later step, and so ours as well."""
-        signed = voters(later, self.quorum.electors, self.elector.verify)
-        return self.quorum.suffice(signed)
+    def _is_voted_for(self, commit: Commit) -> bool:
+        """Whether most of our electors have closed a step: ours, or a later one, and so ours as
+        well."""
+        return self.quorum.suffice(voters(commit, self.quorum.electors, self.elector.verify))
 
     def _as_elector(self, sender: PeerId, message: Propose) -> list[SeatEffect]:
         """Answer as an elector of our own stage."""
