@@ -106,13 +106,11 @@ class Seat:
     returns effects; ``digest`` names the payload.
 
     Args:
-        place: where this replica stands.
         size: elements of the stage's flat gradient.
         tokens_per_step: tokens all microbatches of a step predict together.
         step: version the seat starts with (or observes from).
         serving: False to join as an observer.
         quorum: knows the electors of the lineage's first step.
-        elector: votes for this volunteer.
         promise: that of our last seat in this stage and lineage (``RoundMember.promise``).
         proves: whether a step that this volunteer has closed contains a peer's work; None: nobody
             is on probation.
