@@ -31,7 +31,6 @@ class AuditTerms:
         records: what our audits came to, by stage and member.
         contributions: of others, in steps that we have closed: each could have been audited.
         verdicts: who is out, which all of this process share.
-        plans: members of the plans that closed the newest steps, by stage, step and attempt.
         mixed: whether passes compute in few bits.
     """
 
@@ -43,7 +42,6 @@ class AuditTerms:
     records: dict[tuple[int, PeerId], Record] = field(default_factory=dict)
     contributions: int = 0
     verdicts: Verdicts = field(default_factory=Verdicts)
-    plans: dict[tuple[int, int, int], frozenset[PeerId]] = field(default_factory=dict)
     mixed: bool = False
 
     def record(self, stage: int, peer: PeerId) -> Record:

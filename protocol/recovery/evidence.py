@@ -217,6 +217,11 @@ class Evidence:
         for old in list(self._not_given)[:-MAX_DOUBTED]:
             del self._not_given[old]
 
+    def misled(self, by: PeerId) -> None:
+        """A state that this one named was not that of its version: it is doubted at once."""
+        for _ in range(DOUBTED_AFTER):
+            self.not_had([by])
+
     def had(self, named_by: Collection[PeerId]) -> None:
         """A state that these name was had."""
         for peer in named_by:

@@ -74,8 +74,8 @@ class RoundLeader:
         amendments: what this volunteer knows of the founder's.
         lets_in: whether a newcomer may be admitted now.
         returned: whether the stage before has got the gradients of the whole step.
-        passed: whether siblings are past the step, none of them tells its commit, and it is for us
-            to ask the electors, though we may not lead.
+        left_behind: whether siblings are past the step, and none of them tells its commit: then we
+            ask the electors.
         obstruction: how long is waited for what comes of a plan.
     """
 
@@ -91,12 +91,12 @@ class RoundLeader:
         amendments: Amendments,
         lets_in: LetsIn,
         returned: Callable[[], Answer],
-        passed: Callable[[], bool],
+        left_behind: Callable[[], bool],
         obstruction: Obstruction,
     ) -> None:
         self._place, self._size = place, size
         self._member, self._quorum, self._elector = member, quorum, elector
-        self._amendments, self._returned, self._passed = amendments, returned, passed
+        self._amendments, self._returned, self._left_behind = amendments, returned, left_behind
         self._view = SwarmView(((),) * place.stages)
         self.admissions, self._obstruction = Admissions(lets_in), obstruction
         self._next: dict[PeerId, LedgerReport] = {}
@@ -340,10 +340,9 @@ class RoundLeader:
             return self._close(commit, now)
         if self._plan is not None and self.proposer.state is State.IDLE:
             self._void("leader changed")
-        passed = self._passed()
-        if not self.leading and not passed:
+        if not self.leading:
             return []
-        effects = self._admit(now) if self.leading else []
+        effects = self._admit(now)
         if self._proposing:
             self.may_plan = no(f"waiting for the votes of {_names(self.proposer.missing())}")
             return effects
@@ -359,8 +358,8 @@ class RoundLeader:
         if self._plan is not None:
             return [*effects, *self._try_decide(self._plan, now)]
         members = self._at_step()
-        self.may_plan = self._may_plan(members, now) if self.leading else no("another one leads")
-        if not self.may_plan and not passed:
+        self.may_plan = self._may_plan(members, now)
+        if not (self.may_plan or self._left_behind()):
             return effects
         if self.proposer.state is State.IDLE:
             ours = self.reports.get(self._place.me)

@@ -42,15 +42,7 @@ from protocol.wire.messages import (
 
 
 class Auditing:
-    """See the module's docstring.
-
-    Args:
-        place: where this replica stands.
-        terms: what audits go by.
-        commitments: what members have committed to contribute.
-        showing: what we show of our own contributions.
-        charging: takes what we charge members with.
-    """
+    """See the module's docstring."""
 
     def __init__(
         self,
@@ -114,7 +106,6 @@ class Auditing:
         others = {peer: counted for peer, counted in counts.items() if peer != me}
         if not self.commitments.are_made(plan) or me not in counts:
             return []
-        self._charging.closing(plan, counts)
         terms.contributions += sum(map(bool, others.values()))
         if self._audit is not None or self.commitments.missing(plan):
             return []

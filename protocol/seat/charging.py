@@ -4,15 +4,14 @@ A charge is one word of a stage, and a majority of it expels (``audit/charges.py
 tells its own charges, and of a member that is expelled all, since others may not have got all of
 them: to all that are near when there is a new one, and to whoever comes near later.
 
-State: who is near; in ``AuditTerms`` the charges and the members of the newest steps.
+State: who is near; in ``AuditTerms`` the charges.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from itertools import chain
-from typing import Final
 
 from protocol import limits
-from protocol.audit.charges import CHARGE, KIND, Charge
+from protocol.audit.charges import CHARGE, KIND, Charge, JudgesOf
 from protocol.audit.terms import AuditTerms
 from protocol.effects import Explain, Send
 from protocol.ids import PeerId, short
@@ -21,37 +20,19 @@ from protocol.seat.effects import SeatEffect
 from protocol.verdicts import Certificate
 from protocol.view import SwarmView
 from protocol.wire.fields import Envelope
-from protocol.wire.messages import Charged, Plan
+from protocol.wire.messages import Charged
 from protocol.wire.parts import VotedOut
-
-PLANS: Final = 256
-"""Steps of which the members are remembered: an audit may last some."""
 
 _Near = frozenset[tuple[int, PeerId]]
 """Replicas that serve our stage and those beside it, each with its stage."""
 
 
 class Charging:
-    """See the module's docstring.
+    """See the module's docstring; ``judges`` returns whose charges count, in the stage of one."""
 
-    Args:
-        place: where this replica stands.
-        terms: what audits go by.
-        judges: returns the members of a stage whose charges count, as we know them.
-    """
-
-    def __init__(
-        self, place: Place, terms: AuditTerms, judges: Callable[[int], Collection[PeerId]]
-    ) -> None:
+    def __init__(self, place: Place, terms: AuditTerms, judges: JudgesOf) -> None:
         self._place, self._terms, self._judges = place, terms, judges
         self._near: _Near = frozenset()
-
-    def closing(self, plan: Plan, members: Collection[PeerId]) -> None:
-        """A step is about to be applied: these count when one of them is charged with it."""
-        plans = self._terms.plans
-        plans[plan.stage, plan.step, plan.attempt] = frozenset(members)
-        while len(plans) > PLANS:
-            del plans[next(iter(plans))]
 
     def found_out(self) -> set[PeerId]:
         """Return whom we have found out ourselves and charge, of any stage."""
@@ -94,12 +75,8 @@ class Charging:
         return [*found, *self._tell(_charges_of(one.certificate for one in found), self._near)]
 
     def _members(self, charge: Charge) -> Collection[PeerId]:
-        """Return the members of a stage at the step of a charge: of ours those of the plan, if we
-        have closed the step, so that all who have agree on the majority; of a far one nobody."""
-        if not self._is_near(charge.stage):
-            return ()
-        plan = self._terms.plans.get((charge.stage, charge.step, charge.attempt))
-        return self._judges(charge.stage) if plan is None else plan
+        """Return the members of a stage at the step of a charge; of a far one nobody."""
+        return self._judges(charge) if self._is_near(charge.stage) else ()
 
     # --- telling ----------------------------------------------------------------------------------
 

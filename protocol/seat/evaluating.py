@@ -59,8 +59,6 @@ class Evaluating:
     """See the module's docstring. Methods return effects.
 
     Args:
-        place: where this replica stands.
-        standing: knows the replicas that count.
         terms: None: the run has no evaluation, and this does nothing.
         step: version the seat begins with.
         steps: returns the run's last version, as far as we know; it is due as well.

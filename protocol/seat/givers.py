@@ -53,13 +53,7 @@ class _Comparison:
 
 
 class Givers:
-    """See the module's docstring.
-
-    Args:
-        place: where this replica stands.
-        standing: knows the replicas that count.
-        terms: what audits go by.
-    """
+    """See the module's docstring."""
 
     def __init__(self, place: Place, standing: Standing, terms: AuditTerms) -> None:
         self._place, self._standing, self._terms = place, standing, terms

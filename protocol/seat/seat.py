@@ -106,13 +106,11 @@ class Seat:
     returns effects; ``digest`` names the payload.
 
     Args:
-        place: where this replica stands.
         size: elements of the stage's flat gradient.
         tokens_per_step: tokens all microbatches of a step predict together.
         step: version the seat starts with (or observes from).
         serving: False to join as an observer.
         quorum: knows the electors of the lineage's first step.
-        elector: votes for this volunteer.
         promise: that of our last seat in this stage and lineage (``RoundMember.promise``).
         proves: whether a step that this volunteer has closed contains a peer's work; None: nobody
             is on probation.
@@ -147,8 +145,8 @@ class Seat:
         """Of those that count, as our parts know it."""
         self._unhashed: Committed | None = None
         """Our version, while its hash is not known."""
-        self._unconfirmed: dict[PeerId, tuple[Plan, Answer]] = {}
-        """Each sender's last plan of it that we do not follow yet, and why."""
+        self._waiting: tuple[PeerId, Plan, Answer] | None = None
+        """The plan of the last attempt that we do not follow yet, its sender, and why."""
         audits = audits or AuditTerms()
         self._verdicts = audits.verdicts
         # a part knows those made before it, and none after it
@@ -207,7 +205,7 @@ class Seat:
             amendments=self._amendments,
             lets_in=self.standing.lets_in,
             returned=self._is_returned,
-            passed=self._leads_those_behind,
+            left_behind=lambda: self._catching_up.unanswered,
             obstruction=self._obstruction,
         )
 
@@ -248,22 +246,21 @@ class Seat:
     def why(self) -> str:
         """Return one sentence about what the seat is doing, for whoever runs it."""
         stage = f"stage {self.place.stage}"
-        for may in (self.may_serve, self.may_train):
-            if not (answer := may()):
-                return f"{stage}: {answer.reason}"
+        for may in (self._may_serve(), self.may_train()):
+            if not may:
+                return f"{stage}: {may.reason}"
         counted = f"{len(self.pipeline.done())}/{self.place.per_step} counted here"
         begun = self.member.plan_followed is not None and not self.leader.proposes
         round_now = self.member.why() if begun else self.may_close().reason or "closing"
         led_by = short(self.current_leader() or "?")
         return f"{stage}, {counted}; step {self.step}: {round_now}; led by {led_by}"
 
-    def may_serve(self) -> Answer:
+    def _may_serve(self) -> Answer:
         """Whether we are a replica of the stage, and not an observer that catches up."""
-        if self.serving:
-            return YES
+        left = "what was closed meanwhile is applied"
         if not self.member.loaded:
-            return no(f"catching up at version {self.step}: the state is on its way")
-        return no(f"catching up at version {self.step}: what was closed meanwhile is applied")
+            left = "the state is on its way"
+        return YES if self.serving else no(f"catching up at version {self.step}: {left}")
 
     def may_train(self) -> Answer:
         """Whether microbatches of our step may be leased: every stage has a replica."""
@@ -276,8 +273,8 @@ class Seat:
     def may_close(self) -> Answer:
         """Whether the step may be closed as far as we know; a replica that does not lead it follows
         the leader's plan."""
-        if self._unconfirmed:
-            return max(self._unconfirmed.values(), key=_attempt)[1]
+        if self._waiting is not None:
+            return self._waiting[2]
         if (led_by := self.current_leader()) != self.place.me:
             return no(f"waiting for the plan of {short(led_by or '?')}")
         return self.leader.may_plan
@@ -287,9 +284,11 @@ class Seat:
         return next(iter(self._line()), None)
 
     def _line(self) -> list[PeerId]:
-        """Return the leaders of our step, in order."""
-        view, roll = self.standing.view, self.quorum.roll
-        return leaders(view, self.place.stage, self.step, among=roll)
+        """Return the leaders of our step, in order: who is past it leads those behind no more."""
+        view, stage, step = self.standing.view, self.place.stage, self.step
+        here = {r.peer for r in view.serving(stage) if r.version <= step}
+        line = leaders(view, stage, step, among=self.quorum.roll & here)
+        return [peer for peer in line if peer in here]
 
     # --- inputs ----------------------------------------------------------------------------
 
@@ -443,7 +442,7 @@ class Seat:
     def _take_early(self, sender: PeerId, message: RoundMessage, digest: bytes) -> list[SeatEffect]:
         """Keep what is said of a later step until we get there, unless we never do."""
         if isinstance(message, Commit):
-            self._catching_up.passed |= self._is_passed(message)
+            self._catching_up.passed |= self._is_voted_for(message)
             if sender not in self._siblings():
                 return []  # it proves nothing yet; who keeps it catches up before it serves
         if message.step > self.step + (SERVING_STEPS_AHEAD if self.serving else MAX_STEPS_AHEAD):
@@ -458,15 +457,11 @@ class Seat:
         if not self._is_attempt_of(sender, message):
             return []
         if not (answer := self._may_follow(sender, message, now)):
-            self._unconfirmed[sender] = message, answer
+            # a majority has promised to take part in no earlier one
+            if self._waiting is None or message.attempt >= self._waiting[1].attempt:
+                self._waiting = sender, message, answer
             return []
-        if (out := self._out_of(message)) is not None:
-            words = f"no plan with {short(out)} is followed: it is expelled"
-            return [Explain("round", words, "debug")]
-        observers = map(PeerId, message.observers)
-        let_in = [peer for peer in observers if self.standing.lets_in(peer, now)]
-        members = (PeerId(member.peer) for member in message.members)
-        self.standing.admit([*members, *let_in], now)
+        self.standing.admit((PeerId(member.peer) for member in message.members), now)
         failed = self.member.plan_followed if self.member.ready else None
         effects: list[SeatEffect] = [*self.member.plan(sender, message)]
         if self.member.plan_followed is not message:
@@ -488,33 +483,33 @@ class Seat:
         return not bound_by(promised.values(), electors) and self.quorum.suffice(promised)
 
     def _may_follow(self, sender: PeerId, plan: Plan, now: float) -> Answer:
-        """Whether we follow a plan now: the stage before has all gradients of the step, the next
-        step can be closed with the electors that it names, and its amendment may hold. Our own
-        plan names whom we see; a plan that is committed is followed all the same."""
-        returned = kept = YES
-        if self.serving and not self.member.knows_commit:
-            returned = self._is_returned()
-            if sender != self.place.me:
-                members = [PeerId(member.peer) for member in plan.members]
+        """Whether we follow a plan now: the stage before has all gradients of the step, none of its
+        members is expelled, the next step can be closed with the electors that it names, and its
+        amendment may hold. Our own plan names whom we see; a plan that is committed is followed all
+        the same."""
+        may = YES
+        if not self.member.knows_commit:
+            members = [PeerId(member.peer) for member in plan.members]
+            may = self._is_free_of_expelled(members)
+            if self.serving:
+                may = may and self._is_returned()
+            if self.serving and sender != self.place.me:
                 named = list(map(PeerId, plan.electors))
-                kept = self.quorum.keeps(members, named, self._view, now)
-        return (
-            returned and kept and self._amendments.may_hold(plan.amended, plan.step, self.amended)
-        )
+                may = may and self.quorum.keeps(members, named, self._view, now)
+        return may and self._amendments.may_hold(plan.amended, plan.step, self.amended)
 
-    def _out_of(self, plan: Plan) -> PeerId | None:
-        """Return a member of a plan that is expelled. The plan of a step that is closed
-        already is followed all the same, and so is one that does not ask us to contribute."""
-        members = [PeerId(member.peer) for member in plan.members]
-        if self.member.knows_commit or self.place.me not in members:
-            return None
-        return next((peer for peer in members if peer in self._verdicts), None)
+    def _is_free_of_expelled(self, members: Collection[PeerId]) -> Answer:
+        """Whether we may contribute to a sum of these members."""
+        out = next((peer for peer in members if peer in self._verdicts), None)
+        if out is None or self.place.me not in members:
+            return YES
+        return no(f"a plan is not followed with {short(out)}, which is expelled")
 
     def on_tensor(
         self, sender: PeerId, message: Segment | Reduced, digest: bytes, now: float
     ) -> list[SeatEffect]:
         """Take a member's contribution to a segment that we own, or an owner's sum of its own."""
-        effects = [*self.member.take(sender, message, digest)]
+        effects: list[SeatEffect] = [*self.member.take(sender, message, digest)]
         if any(isinstance(effect, Keep) for effect in effects):
             self._obstruction.arrived()
         return effects
@@ -548,35 +543,29 @@ class Seat:
         return replace(ready, signature=signature) if signature else None
 
     def _now_confirmed(self, now: float) -> list[SeatEffect]:
-        """Follow the newest plan that waited for the gradients of the stage before."""
-        waiting, self._unconfirmed = self._unconfirmed, {}
-        effects: list[SeatEffect] = []
-        for sender, (plan, _) in sorted(waiting.items(), key=lambda of: -_attempt(of[1])):
-            effects += self._take(sender, plan, now)
-        return effects
+        """Follow the plan that waits, if we may by now."""
+        waiting, self._waiting = self._waiting, None
+        return [] if waiting is None else self._take(*waiting[:2], now)
 
     def on_commit(self, sender: PeerId, message: Commit, now: float) -> list[SeatEffect]:
         """Learn that the step is closed, whoever says so: the votes prove it."""
         if message.step != self.step or self.member.knows_commit:
             return []
-        signed = voters(message, self.quorum.electors, self.elector.verify)
-        if not self.quorum.suffice(signed):
+        if not self._is_voted_for(message):
             return []
         self.elector.take(message, checked=True)
         effects: list[SeatEffect] = [*self.member.committed(message.decree)]
         effects += self._now_confirmed(now)
-        others = [
-            r for r in self.standing.whole.serving(self.place.stage) if r.peer != self.place.me
-        ]
-        if self.serving and self.member.is_left_out and others:
+        there = {r.peer for r in self.standing.whole.serving(self.place.stage)}
+        if self.serving and self.member.is_left_out and there - {self.place.me}:
             words = f"step {self.step} was closed with what we do not have"
             effects.append(Fault("behind", words))
         return effects
 
-    def _is_passed(self, later: Commit) -> bool:
-        """Whether most of our electors have closed a later step, and so ours as well."""
-        signed = voters(later, self.quorum.electors, self.elector.verify)
-        return self.quorum.suffice(signed)
+    def _is_voted_for(self, commit: Commit) -> bool:
+        """Whether most of our electors have closed a step: ours, or a later one, and so ours as
+        well."""
+        return self.quorum.suffice(voters(commit, self.quorum.electors, self.elector.verify))
 
     def _as_elector(self, sender: PeerId, message: Propose) -> list[SeatEffect]:
         """Answer as an elector of our own stage."""
@@ -624,9 +613,14 @@ class Seat:
         told = [Send(peer, signed) for peer in commit.peers]
         return self._settle([*told, *self.member.exchange()], now)
 
-    def _judges_of(self, stage: int) -> Collection[PeerId]:
-        """Return the members of a stage whose charges count: of ours the roll; of another one the
-        proven replicas, because anybody may say that it serves."""
+    def _judges_of(self, charge: Charge) -> Collection[PeerId]:
+        """Return the members of a stage whose charges count: those of the decree that closed the
+        step of a charge, so that all who have it agree on the majority. Else of our stage the roll;
+        of another one the proven replicas, because anybody may say that it serves."""
+        stage = charge.stage
+        closed = self.elector.commit(stage, self.place.era, charge.step)
+        if closed is not None and closed.decree.attempt == charge.attempt:
+            return list(map(PeerId, closed.decree.members))
         if stage == self.place.stage:
             return self.quorum.roll
         there = self.standing.seen.serving(stage) if 0 <= stage < self.place.stages else ()
@@ -679,7 +673,7 @@ class Seat:
         if self.commitments.active:
             self.givers.closed(self.step, given)
         self.quorum.settle(decree.members, decree.electors, self.step + 1, now)
-        self.step, self.amended, self._unconfirmed = self.step + 1, plan.amended, {}
+        self.step, self.amended, self._waiting = self.step + 1, plan.amended, None
         self._catching_up.caught_up()
         self._obstruction.closed(now)
         self.evaluating.start_step(self.step)
@@ -828,16 +822,6 @@ class Seat:
         )
         return [Send(peer, report) for peer in told]
 
-    def _leads_those_behind(self) -> bool:
-        """Whether siblings are past our step, none of them tells its commit, and it is for us to
-        ask the electors."""
-        if not (self.serving and self._catching_up.unanswered):
-            return False
-        stage, view, roll = self.place.stage, self.standing.view, self.quorum.roll
-        here = {r.peer for r in view.serving(stage) if r.version <= self.step}
-        line = leaders(view, stage, self.step, among=roll & here)
-        return next((peer for peer in line if peer in here), None) == self.place.me
-
     def _is_returned(self) -> Answer:
         """Whether the stage before has all gradients of our step, as it says or has closed it.
 
@@ -860,11 +844,7 @@ class Seat:
         if self.leader.leading and self.may_train():
             live = {replica.peer for replica in serving}
             effects += self.leases.grant(self.leader.reports, live, now)
-        wants = not self._is_over and not self.pipeline.refuses(self.step)
-        if wants and (led_by := self.current_leader()) is not None:
+        closed = self._is_over or self.member.knows_commit or self.pipeline.refuses(self.step)
+        if not closed and (led_by := self.current_leader()) is not None:
             effects += self.leasing.ask(led_by, self._view, now)
         return effects
-
-
-def _attempt(waiting: tuple[Plan, Answer]) -> int:
-    return waiting[0].attempt

@@ -32,12 +32,7 @@ KEPT_STEPS: Final = 4
 
 
 class Showing:
-    """See the module's docstring.
-
-    Args:
-        place: where this replica stands.
-        commitments: what members have committed to contribute.
-    """
+    """See the module's docstring."""
 
     def __init__(self, place: Place, commitments: Commitments) -> None:
         self._place, self._commitments = place, commitments

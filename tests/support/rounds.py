@@ -70,7 +70,7 @@ def parts_of_leader(place: Place, **parts: Any) -> dict[str, Any]:
         "amendments": Unamended(1000),
         "lets_in": lambda _peer, _now: True,
         "returned": lambda: YES,
-        "passed": lambda: False,
+        "left_behind": lambda: False,
         "obstruction": Obstruction(),
     }
     return usual | parts

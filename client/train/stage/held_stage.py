@@ -72,8 +72,6 @@ class HeldStageDriver:
         """Until when the worker has to have answered what the seat before gave it."""
         self._diverged = False
         """Our own samples have made numbers run away before, in a state that was given up then."""
-        self._misled_by = set[PeerId]()
-        """Who has admitted us with a state that was not that of its version."""
         self._seat_number = 0
         self._seat_ticks_at = 0.0
         self._promise = (0, (0, 0))
@@ -309,9 +307,8 @@ class HeldStageDriver:
     async def _take(self, worker: Worker, nursery: trio.Nursery) -> None:
         """One attempt to serve the stage; ends when the seat stands, whose tasks go on."""
         context = self._context
-        acquisition = self._acquisition = StageAcquisition(
-            context, self.stage, worker, self._waits, self._misled_by
-        )
+        acquisition = StageAcquisition(context, self.stage, worker, self._waits)
+        self._acquisition = acquisition
         try:
             await acquisition.open(self._fit)
             way = await acquisition.way_in()
@@ -448,7 +445,7 @@ class HeldStageDriver:
         if acquisition is not None and driver is not None and acquisition.admitted is not None:
             by, version = acquisition.admitted
             if driver.seat.step == version:
-                self._misled_by.add(by)
+                self._context.history.machine.evidence.misled(by)
 
     def _lose(self) -> None:
         """The attempt or its seat is lost."""

@@ -4,7 +4,7 @@ One object per attempt. Only files under their final names outlive it.
 """
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -74,7 +74,6 @@ class StageAcquisition:
     Args:
         waits: called with the ``Phase`` reached and, where that says too little, with what is
             waited for.
-        misled_by: whose admissions led to states that were not those of their versions.
     """
 
     def __init__(
@@ -83,11 +82,9 @@ class StageAcquisition:
         stage: int,
         worker: Worker,
         waits: Callable[..., None],
-        misled_by: Collection[PeerId] = (),
     ) -> None:
         self._context, self._engine = context, context.engine
         self.stage, self._worker, self._waits = stage, worker, waits
-        self._misled_by = misled_by
         self._admits, self._admitted = trio.open_memory_channel[tuple[PeerId, Admit]](4)
         self.admitted: tuple[PeerId, int] | None = None
         """Who has admitted us, and at which version."""
@@ -376,11 +373,8 @@ class StageAcquisition:
         self._engine.perform(Explain("transfer", f"fetched the {what}: {words}"))
 
     def admit(self, sender: PeerId, admit: Admit, payload: bytes) -> None:
-        """A leader admits us, if its message counts; one that has misled us, if nobody else can."""
+        """A leader admits us, if its message counts."""
         view, machine = self._context.view, self._context.history.machine
-        others = {r.peer for r in view.serving(self.stage)}.difference(self._misled_by)
-        if sender in self._misled_by and others:
-            return
         believed = admission(self.stage, sender, admit, view, machine)
         if believed is not None:
             with suppress(trio.WouldBlock):  # more leaders than needed have admitted us

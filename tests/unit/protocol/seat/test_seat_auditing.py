@@ -510,9 +510,8 @@ def test_charges_are_told_to_the_stages_beside_ours_once_a_stage(parts: Parts) -
     assert sorted(told) == sorted([(SIBLING, 0), (SIBLING, 1), (THIRD, 2)])
 
 
-def test_those_judge_who_were_members_of_the_plan_that_was_closed(parts: Parts) -> None:
-    """Two of three would do now; of the five who closed the step with THIRD they would not."""
-    parts.charging.closing(PLAN, [ME, SIBLING, THIRD, peer(4), peer(5)])
+def test_a_majority_of_those_that_judge_expels() -> None:
+    parts = Parts(0.2, judges=(ME, SIBLING, THIRD, peer(4), peer(5)))
     parts.charging.charge(OF_THIRD, 0.0)
     for author in (2, 4):
         assert THIRD not in parts.terms.verdicts

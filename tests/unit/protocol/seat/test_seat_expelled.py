@@ -15,7 +15,7 @@ from protocol.seat.seat import Seat
 from protocol.verdicts import Verdict
 from protocol.wire.messages import Charged, Plan
 from protocol.wire.parts import Decree, PlanMember
-from tests.support.decrees import promised_by
+from tests.support.decrees import commit_of, promised_by
 from tests.support.effects import tasks
 from tests.support.protocol_examples import SWARM, peer, signer
 from tests.support.seats import seat_of, view_of
@@ -55,6 +55,18 @@ def expel(seat: Seat) -> list[object]:
     effects = seat.receive(SIBLING, Charged(STAGE, theirs), 2.0)
     assert [e.culprit for e in effects if isinstance(e, Verdict)] == [LIAR]
     return effects
+
+
+def test_those_judge_who_were_members_of_the_decree_that_closed_the_step(seat: Seat) -> None:
+    """Two of three would do now; of the five who closed the step with the liar they would not."""
+    closed = commit_of(STAGE, CHARGED.step, CHARGED.attempt, b"d" * 32, [*NUMBER, peer(5), peer(6)])
+    seat.elector.take(closed, checked=True)
+    seat.charging.charge(CHARGED, 1.0)
+    for author in (2, 5):
+        assert LIAR not in seat.charging._terms.verdicts
+        signed = signer(author).sign(KIND, CHARGE.encode(CHARGED), SWARM)
+        seat.receive(peer(author), Charged(STAGE, signed), 2.0)
+    assert LIAR in seat.charging._terms.verdicts
 
 
 def contributes(effects: list[object]) -> list[int]:

@@ -7,7 +7,7 @@ import heapq
 
 import pytest
 
-from protocol.seat.flight import Flight
+from protocol.seat.leasing import Flight
 
 FLOOR = 4
 

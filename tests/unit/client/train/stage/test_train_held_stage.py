@@ -220,7 +220,8 @@ class TestFaults:
         held.of._acquisition = Mock(admitted=(OTHER, 7))
         held.seat.seat.step = step
         held.of.fault(Fault("differs", "our state differs from our siblings'"))
-        assert held.of._misled_by == ({OTHER} if misled else set())
+        doubted = held.around.history.machine.evidence.misled
+        assert doubted.call_args_list == ([call(OTHER)] if misled else [])
 
     def test_a_worker_that_dies_is_replaced_and_not_without_end(self) -> None:
         held, death = serving(), WorkerDied(-9, ("killed",))

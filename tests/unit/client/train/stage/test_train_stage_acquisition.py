@@ -268,9 +268,7 @@ async def test_adapters_are_recovered_beside_their_frozen_weights(
 ME, SERVING, SIBLING, FETCHING, NEXT = map(PeerId, ("me", "serving", "sibling", "fetching", "next"))
 
 
-async def admission(
-    *said: tuple[PeerId, Admit], evidence: Evidence | None = None, misled_by: Any = ()
-) -> Admit | None:
+async def admission(*said: tuple[PeerId, Admit], evidence: Evidence | None = None) -> Admit | None:
     """A newcomer's belief in the others' claims about stage 0."""
     view = SwarmView.of(
         [
@@ -281,9 +279,7 @@ async def admission(
     machine = SimpleNamespace(lineage=Lineage(), evidence=evidence or Evidence())
     history = SimpleNamespace(machine=machine)
     context = SimpleNamespace(engine=RecordingPorts(ME), history=history, view=view)
-    acquisition = StageAcquisition(
-        cast(Any, context), 0, cast(Any, None), lambda *_: None, misled_by
-    )
+    acquisition = StageAcquisition(cast(Any, context), 0, cast(Any, None), lambda *_: None)
     for sender, admit in said:
         acquisition.admit(sender, admit, b"")
     with trio.move_on_after(5):
@@ -293,9 +289,12 @@ async def admission(
 
 async def test_who_has_misled_a_newcomer_admits_it_only_if_nobody_else_serves() -> None:
     both = (SERVING, admit(SERVING)), (SIBLING, admit(SIBLING))
-    believed = await admission(*both, misled_by={SERVING})
+    evidence = Evidence()
+    evidence.misled(SERVING)
+    believed = await admission(*both, evidence=evidence)
     assert believed.donors == [SIBLING]
-    believed = await admission(*both, misled_by={SERVING, SIBLING})
+    evidence.misled(SIBLING)
+    believed = await admission(*both, evidence=evidence)
     assert believed.donors == [SERVING]
 
 
