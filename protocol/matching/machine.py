@@ -29,6 +29,8 @@ class Matching:
     """The composition. Every input returns effects; ``now`` is monotonic seconds.
 
     Args:
+        me: our peer id.
+        manifest: stage costs and policy.
         wall_offset_s: Unix time minus the monotonic clock.
         board: shared by simulated peers with equal inputs; None: our own.
     """
@@ -68,14 +70,18 @@ class Matching:
 
     def update_members(self, members: Iterable[Member], now: float) -> list[Effect]:
         """Take the membership view: every live member, including ourselves."""
-        population = self.context.population
+        known = self.context.population.members
         present = {member.peer: member for member in members}
-        if present == population.members:
+        changes: dict[PeerId, Member | None] = {
+            peer: member for peer, member in present.items() if known.get(peer) != member
+        }
+        changes.update(dict.fromkeys(known.keys() - present.keys()))
+        if not changes:
             return []
-        return self.update_population(population.of(present.values()), now)
+        return self.update_population(self.context.population.evolve(changes), now)
 
     def update_population(self, population: Population, now: float) -> list[Effect]:
-        """Take the membership view as a population, which several machines may share."""
+        """Take the membership view as a population, evolved from the last one or shared."""
         self.context.population = population
         self.context.board.observe(population, self.context.wall_s(now))
         return self._route(self.stewardships.update(now) + self._look(now), now)

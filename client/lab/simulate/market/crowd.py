@@ -48,8 +48,7 @@ class Crowd:
         self._number_of = {peer: number for number, peer in enumerate(self._peers)}
         self._machines: dict[int, Matching] = {}
         self._members: dict[int, Member] = {}
-        self._changed = False
-        """Whether members have come, changed or gone since the last view."""
+        self._changes: dict[PeerId, Member | None] = {}
         self._seen: dict[int, Population] = {}
         self._alarms: dict[int, float] = {}
         self._measured: set[int] = set()
@@ -81,7 +80,7 @@ class Crowd:
         """Tell all volunteers that one is gone."""
         self._forget(volunteer)
         self._members.pop(volunteer, None)
-        self._changed = True
+        self._changes[self._peers[volunteer]] = None
 
     def loaded(self, volunteer: int, stage: int) -> None:
         """Serve a fetched stage, if the machine still wants it."""
@@ -98,10 +97,10 @@ class Crowd:
 
     def _hand_on_view(self) -> None:
         """Make the next view and show it immediately to the machines that it affects."""
-        if not self._changed:
+        if not self._changes:
             return
-        self.population = self.population.of(self._members.values())
-        self._changed = False
+        self.population = self.population.evolve(self._changes)
+        self._changes = {}
         self._board.observe(self.population, WALL_S + self._agenda.now)
         for volunteer in self._concerned():
             self._show(volunteer)
@@ -242,7 +241,7 @@ class Crowd:
 
     def _note(self, volunteer: int, member: Member) -> None:
         self._members[volunteer] = member
-        self._changed = True
+        self._changes[member.peer] = member
 
     def _believe_claims(self, volunteer: int) -> None:
         """Partners have measured a volunteer for long enough."""

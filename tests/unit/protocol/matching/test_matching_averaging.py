@@ -90,16 +90,17 @@ def test_large_steps_and_small_stages_pay_for_a_second_stage() -> None:
 
 
 def test_the_answer_does_not_depend_on_who_holds_two_stages() -> None:
-    single = swarm([0, 1, 1], line=LAN)
-    seats = [single.members[peer(0)], *(member(number, 1, LAN, second=0) for number in (1, 2))]
-    assert worth(single) == worth(single.of(seats))
+    single, seats = swarm([0, 1, 1], line=LAN), {}
+    for number, home in ((1, 1), (2, 1)):
+        seats[peer(number)] = member(number, home, LAN, second=0)
+    assert worth(single) == worth(single.evolve(seats))
 
 
 def test_who_has_no_replica_beside_it_that_serves() -> None:
     population = swarm([0, 1])
     assert not population.serves_without(Stage(0), peer(0))
-    both = [population.members[peer(0)], member(1, 1, LAN, second=0)]
-    assert population.of(both).serves_without(Stage(0), peer(0))
+    second = member(1, 1, LAN, second=0)
+    assert population.evolve({peer(1): second}).serves_without(Stage(0), peer(0))
 
 
 def test_a_second_stage_is_one_beside_the_main_one() -> None:

@@ -57,7 +57,7 @@ def test_a_download_takes_as_long_as_the_state_is_large(optimizer: str, bytes_: 
     rule = msgspec.structs.replace(example.optimizer, name=optimizer)
     example = msgspec.structs.replace(example, optimizer=rule)
     newcomer = member(1)
-    view = of_nobody(example).of([newcomer])
+    view = of_nobody(example).evolve({newcomer.peer: newcomer})
     seconds = example.stages[0].parameters * bytes_ / newcomer.downlink_bytes_per_s
     assert view.download_s(newcomer.peer, Stage(0)) == pytest.approx(seconds)
 
