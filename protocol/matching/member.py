@@ -45,6 +45,11 @@ class Member:
         return next(iter(self.held))
 
     @property
+    def serving(self) -> frozenset[Stage]:
+        """Stages it serves."""
+        return self.held - self.fetching
+
+    @property
     def claim(self) -> tuple[float, float, float]:
         """Its claimed speed: FLOP/s, uplink and downlink bytes/s."""
         return self.flops, self.uplink_bytes_per_s, self.downlink_bytes_per_s
