@@ -33,6 +33,10 @@ from tests.support.tensor_swarms import (
 
 STEPS = 20
 CLOSE = 5e-6
+FIRST_STEPS = 3
+CLOSE_IN_FEW_BITS = 2e-5
+"""After the first steps: a number between two codes is rounded by the last bit of a sum, and what
+that changes grows. With four stages 1.5e-5 where matrices are multiplied by AVX-512, else 1e-6."""
 CLOSE_IN_BF16 = 1e-3
 WSD = {"schedule": "wsd", "decay_from": 15}
 MUON = {"name": "muon", "lr": 3e-3}
@@ -47,8 +51,11 @@ def equals_the_reference(
     lab: Lab, plan: Manifest, replicas: int, boundary: Codec = "fp32", learns: float = 0.0
 ) -> None:
     losses = train(lab.world(plan, replicas, boundary=boundary))
+    expected = lab.reference(plan, boundary)
     assert losses[-1] < losses[0] - learns
-    assert largest_difference(losses, lab.reference(plan, boundary)) < CLOSE
+    assert largest_difference(losses[:FIRST_STEPS], expected[:FIRST_STEPS]) < CLOSE
+    close = CLOSE if boundary == "fp32" else CLOSE_IN_FEW_BITS
+    assert largest_difference(losses, expected) < close
 
 
 def kill_one_per_stage(world: TrainingWorld, first_s: float, pause_s: float) -> None:
@@ -124,9 +131,9 @@ def test_conversations_are_learned_as_the_reference_learns_them(
 
 
 def test_the_tolerance_tells_a_wire_from_none(lab: Lab) -> None:
-    plan = plan_for("gpt", 2, STEPS)
-    apart = largest_difference(lab.reference(plan, "s8"), lab.reference(plan))
-    assert apart > 2 * CLOSE
+    plan = plan_for("gpt", 4, STEPS)
+    coded, plain = lab.reference(plan, "s8"), lab.reference(plan)
+    assert largest_difference(coded[:FIRST_STEPS], plain[:FIRST_STEPS]) > 2 * CLOSE
 
 
 @pytest.mark.slow
