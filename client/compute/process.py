@@ -115,11 +115,11 @@ class Worker:
     the thread that forked, not the process: a child started from a pool thread would be killed as
     soon as that thread is retired.
 
-    ``command`` starts it, and gets `--fd` and `--parent` appended. Raises `OSError` where that
-    fails.
+    ``command`` starts it, ``WORKER_COMMAND`` if empty, and gets `--fd` and `--parent` appended.
+    Raises `OSError` where that fails.
     """
 
-    def __init__(self, *, command: Sequence[str] = WORKER_COMMAND) -> None:
+    def __init__(self, *, command: Sequence[str] = ()) -> None:
         self._waiting: dict[int, Call[Any]] = {}
         self._unsent, self._to_send = trio.open_memory_channel[Call[Any]](math.inf)
         self._next_id = 0
@@ -134,7 +134,7 @@ class Worker:
             stderr, stderr_end = os.pipe()
             on_failure.callback(os.close, stderr)
             child_ends.callback(os.close, stderr_end)
-            self._process = _spawn(command, theirs.fileno(), stderr_end)
+            self._process = _spawn(command or WORKER_COMMAND, theirs.fileno(), stderr_end)
             on_failure.pop_all()
         self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
         self._output = trio.lowlevel.FdStream(stderr)

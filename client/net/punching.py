@@ -73,9 +73,9 @@ class Punching:
         peer, pause_s = connection.peer, AGAIN_FIRST_S
         while not connection.ended.is_set():
             if self._links.is_admitted(peer):
-                await self._links.dial_beside(peer)
                 if self.own:
                     await self._ask_relay(connection)
+                await self._links.dial_beside(peer)
                 if self.own and connection.dialled:
                     await self._begin(connection)
             with trio.move_on_after(pause_s) as waiting:

@@ -36,7 +36,7 @@ class Ports(Protocol):
         """Monotonic seconds."""
 
     def wall(self) -> float:
-        """Unix seconds, by the swarm's clock."""
+        """Unix seconds."""
 
     def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
         """Queue a message; an unreachable peer is membership's business, not the caller's."""

@@ -162,9 +162,10 @@ class RelayServer:
             self.offers, self._until = False, now + drain_s
 
     def is_over(self, asked: Asked, now: float) -> bool:
-        """Whether a circuit or a reservation has to end, or its peer has a later one."""
+        """Whether a circuit or a reservation has to end, or its peer has a later one; what was
+        refused only ends."""
         held = self._reservations.get(asked.peer) if isinstance(asked.message, Reserve) else asked
-        return held is not asked or now >= min(asked.until, self._until)
+        return held not in (None, asked) or now >= min(asked.until, self._until)
 
     # --- inside ------------------------------------------------------------------------------
 

@@ -140,9 +140,9 @@ MUTANTS = (
     Mutant(closes_an_incomplete_step, 0, "I1"),
     Mutant(applies_its_own_bytes, 0, "I1"),
     Mutant(keeps_every_step, 0, "I8"),
-    Mutant(forgets_deadlines, 8, "no progress"),
+    Mutant(forgets_deadlines, 9, "no progress"),
     Mutant(closes_without_a_quorum, 163, "I5"),
-    Mutant(believes_adverts, 27, "L1", lies=("records",)),
+    Mutant(believes_adverts, 0, "L1", lies=("records",)),
     Mutant(expels_on_one_word, 0, "A1", lies=("audits",), audits=0.2),
     Mutant(forgets_its_word, 100, "I9"),
 )

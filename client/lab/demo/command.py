@@ -17,6 +17,8 @@ from client.errors import ExitCode, UserError
 from client.lab.chaos.command import prepare
 
 MIN_STEPS = 10
+SWARM_FILE = "demo.swarm"
+REPORT_FILE = "report.json"
 Count = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 
 
@@ -37,13 +39,13 @@ def demo(
         volunteers: Processes to start.
         stages: Stages to cut the model into; with too few volunteers per stage nobody is killed.
         kill: Kill one volunteer on the way.
-        out: Folder for the results; files of an earlier demo are written over.
+        out: Folder for the results; those of an earlier demo are written over.
         timeout_s: Give up training after so many seconds.
     """
     if volunteers < stages:
         problem = f"{stages} stages need at least {stages} volunteers, not {volunteers}"
         raise UserError(problem, "see volunteer demo --help", ExitCode.USAGE)
-    prepare(out)
+    prepare_folder(out)
 
     from client.lab.demo.play import play
     from client.lab.demo.report import report_text
@@ -53,3 +55,12 @@ def demo(
     )
     code = ExitCode.OK if report.ok else ExitCode.RUNTIME
     return Answer(report, report_text(report), code=code)
+
+
+def prepare_folder(out: Path) -> None:
+    """Make a folder for a demo's results; raises ``UserError`` if it cannot be written, or has what
+    no demo has written."""
+    prepare(out)
+    if {path.name for path in out.iterdir()} - {"logs"} and not (out / SWARM_FILE).exists():
+        raise UserError(f"{out} has files that no demo wrote", "choose another --out")
+    (out / REPORT_FILE).unlink(missing_ok=True)

@@ -14,6 +14,7 @@ from client.lab.chaos.ground import Ground
 from client.lab.chaos.ledger import read_ledger
 from client.lab.chaos.measure import measure_faults, read_progress
 from client.lab.chaos.report import what_broke
+from client.lab.demo.command import REPORT_FILE
 from client.lab.demo.report import DemoReport
 from client.lab.demo.run import DemoRun
 from client.lab.demo.screen import Screen
@@ -109,7 +110,7 @@ def _judge(
 def _write(out: Path, report: DemoReport, trained: Trained) -> None:
     (out / "sample.txt").write_text(report.sample)
     document = msgspec.json.format(msgspec.json.encode(report), indent=2)
-    (out / "report.json").write_bytes(document + b"\n")
+    (out / REPORT_FILE).write_bytes(document + b"\n")
     model = trained.manifest.model
     export_hf(model, trained.state, Path(report.model), file_tokenizer(trained))
 

@@ -10,6 +10,7 @@ from client.lab.chaos.ground import Ground
 from client.lab.chaos.measure import read_progress
 from client.lab.chaos.run import Run
 from client.lab.chaos.schedule import Planned
+from client.lab.demo.command import SWARM_FILE
 from client.lab.demo.screen import Screen, View
 
 KILL_AT = 0.4
@@ -56,7 +57,7 @@ class DemoRun(Run):
             UserError: a volunteer ended that was not killed, or time ran out.
         """
         self.seen.began = time.time()
-        shutil.copy(self._crew.swarm_file, self._out / "demo.swarm")
+        shutil.copy(self._crew.swarm_file, self._out / SWARM_FILE)
         self._crew.swarm.wait("done", self._is_done, seconds)
         self._crew.swarm.stop()
         self._look()

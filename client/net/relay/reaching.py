@@ -5,9 +5,8 @@ are such, so that the end of one relay cuts off nobody. A relay that refuses, at
 left alone for a while: it could change our addresses without end. After five minutes a reservation
 goes on where it would be made now, and not where there is a better relay; the place of one that
 relays no more is filled at once. A circuit to a peer is dialled like any address; one from a peer
-is handed to the host like an inbound connection.
- The usual handshake runs over
-a circuit, so the relay sees ciphertext and cannot take the peer's place.
+is handed to the host like an inbound connection. The usual handshake runs over a circuit, so the
+relay sees ciphertext and cannot take the peer's place.
 
 State, all bounded: the relays it may choose, the reservations and requests, at most two each beside
 those that lapse, and the relays that were of no use lately.

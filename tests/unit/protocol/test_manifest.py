@@ -249,7 +249,6 @@ THIN = {
         ({"aggregation": "../x"}, "unknown"),
         ({"purpose": "a\u202eb"}, "no line for people: it has a character"),
         ({"purpose": " a"}, "no line for people: it has blanks"),
-        ({"purpose": "Z\u0335\u0336\u0337"}, "no line for people: a letter"),
     ],
 )
 def test_contradictions_are_named(changes: dict[str, object], words: str) -> None:

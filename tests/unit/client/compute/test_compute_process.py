@@ -14,6 +14,7 @@ import pytest
 import trio
 import trio.testing
 
+from client.compute import process
 from client.compute.process import Call, RequestFailed, Worker, WorkerDied
 from client.compute.requests import Ping
 from model_zoo.specs.slices import stage_parameters
@@ -24,6 +25,24 @@ from tests.support.workers import open_worker
 pytestmark = pytest.mark.slow
 
 TIMEOUT_S = 60
+
+
+async def test_a_worker_is_started_by_the_command_that_holds_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The laboratory sets another one."""
+    asked = list[object]()
+
+    def spawn(command: object, *_: object) -> None:
+        asked.append(command)
+        raise OSError("enough")
+
+    monkeypatch.setattr(process, "_spawn", spawn)
+    monkeypatch.setattr(process, "WORKER_COMMAND", ("another",))
+    for given in ((), ("mine",)):
+        with pytest.raises(OSError, match="enough"):
+            Worker(command=given)
+    assert asked == [("another",), ("mine",)]
 
 
 async def test_requests_are_pipelined_and_run_in_the_order_of_their_submission() -> None:

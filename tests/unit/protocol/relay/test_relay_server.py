@@ -49,6 +49,13 @@ def test_members_at_both_ends_of_a_circuit_are_told_where_the_other_one_is() -> 
     assert code(A) == "no-circuit"
 
 
+def test_the_answer_to_what_was_refused_is_not_cut_off() -> None:
+    machine = relay(reserved=())
+    refused = Asked(B, Reserve(), member=False)
+    assert machine.asked(refused, 0.0) == (Status("not-a-member"), None)
+    assert not machine.is_over(refused, 0.5)
+
+
 def test_a_reservation_ends_with_its_stream_or_when_the_relay_has_left() -> None:
     machine = relay(reserved=())
     first, second = (Asked(B, Reserve(), True) for _ in range(2))
