@@ -9,7 +9,7 @@ from typing import Final
 from protocol.decree.decree import is_majority
 from protocol.ids import PeerId
 from protocol.pace import ANSWER_S, FORGET_S
-from protocol.recovery.knowledge import BRIEF_PATIENCE_S, PATIENCE_S, Knowledge, since
+from protocol.recovery.knowledge import BRIEF_PATIENCE_S, Knowledge, since
 
 FEW: Final = 2
 """Of so many electors one alone may be no majority: the other is not waited for."""
@@ -143,7 +143,7 @@ class Trouble:
 
     def is_alone(self) -> bool:
         """Whether the electors that are left close no step any more, and have been waited for: who
-        was only started anew comes back and votes, and who serves another lineage may follow."""
+        was only started anew comes back and votes."""
         alone_at = self._alone_at()
         return alone_at is not None and self._known.now >= alone_at
 
@@ -183,20 +183,17 @@ class Trouble:
         return None if waited_s is None or alone_since is None else alone_since + waited_s
 
     def _waited_s(self) -> float | None:
-        """Return how long the electors are waited for who have gone, or serve another lineage than
-        the one whose first step they are to close; None: enough are left."""
+        """Return how long electors are waited for whose processes have ended; None: enough are
+        left. Of a lineage without a step we may have no seat that asks for them."""
         known, gone = self._known, self._known.context.is_gone
-        ended, elsewhere = known.context.ended(), False
-        if not known.has_begun():
-            era, eras = known.lineage.era, known.context.eras
+        ended = known.context.ended()
+        if not ended and not known.has_begun():
             electors = frozenset(map(PeerId, known.lineage.electors))
             left = [peer for peer in electors if not gone(peer)]
-            ended = ended or (0 if is_majority(left, electors) else len(electors))
-            here = [peer for peer in left if era in eras.get(peer, (era,))]
-            elsewhere = not is_majority(here, electors)
-        if ended:
-            return 0.0 if ended <= FEW else FORGET_S
-        return PATIENCE_S if elsewhere else None
+            ended = 0 if is_majority(left, electors) else len(electors)
+        if not ended:
+            return None
+        return 0.0 if ended <= FEW else FORGET_S
 
     def _vain_s(self) -> float:
         return max(IN_VAIN_S, STUCK_STEPS * self.step_s)
