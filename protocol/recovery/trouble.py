@@ -42,9 +42,7 @@ class Trouble:
         """By stage and replica: the stage's version and how much of the replica's step is there, at
         most until now, and since when."""
         self._began_at = 0.0
-        """When the lineage began, has come to a newer version, or was last waiting for a stage."""
-        self._waits = False
-        """Whether a stage that is missing may still come."""
+        """When the lineage began, has come to a newer version, or has had all its stages again."""
         self._last_replicas: dict[int, frozenset[PeerId]] = {}
         """By stage: the replicas that were there last."""
 
@@ -73,15 +71,14 @@ class Trouble:
             for peer, moved in (context.moved[stage] if context.moved else {}).items():
                 if (version, moved) > self._went_on.get((stage, peer), ((-1, 0), now))[0]:
                     self._went_on[stage, peer] = (version, moved), now
+        if len(before) < len(self._near) == self._known.stages and not self._others_begin():
+            self._began_at = now
         self._went_on = {of: it for of, it in self._went_on.items() if of[1] in context.live}
 
     def look(self) -> None:
-        """Note whether electors have gone, and whether stages are missing."""
-        now, alone = self._known.now, self._waited_s() is not None
-        self._alone_since = since(self._alone_since, now, holds=alone)
-        if self._waits:
-            self._began_at = now
-        self._waits = self._may_come()
+        """Note whether electors have gone."""
+        alone = self._waited_s() is not None
+        self._alone_since = since(self._alone_since, self._known.now, holds=alone)
 
     def note(self, *, there: bool) -> None:
         """Note whether there is trouble."""
@@ -111,25 +108,18 @@ class Trouble:
         return ""
 
     def stands_still(self) -> bool:
-        """Whether nothing moves though no stage is missing that may still come: nobody has the
-        commit of the step before, or those who elect are silent."""
-        known = self._known
+        """Whether nothing moves though every stage is served, or nobody has its state, or it is
+        served in another lineage, or no stage can begin because no elector is here: nobody has the
+        commit of the step before, or those who elect are silent, or two have begun and neither has
+        all stages."""
+        known, lost = self._known, self._known.lost_stages()
         serves = any(known.me in there for there in known.context.serving)
-        if known.newest >= known.steps or not serves or self._may_come():
+        awaited = any(v is None and s not in lost for s, v in enumerate(known.context.versions))
+        can_begin = known.has_begun() or known.has_elector()
+        may_come = awaited and can_begin and not self._others_begin()
+        if known.newest >= known.steps or not serves or may_come:
             return False
         return known.now >= self._still_since() + self._vain_s()
-
-    def _may_come(self) -> bool:
-        """Whether a stage is missing that may still come. In a lineage without a step none comes of
-        which nobody has the state, nor any if no elector is here, or if others have begun another
-        lineage: theirs waits for our stages."""
-        known, versions = self._known, self._known.context.versions
-        if known.has_begun() or None not in versions:
-            return None in versions
-        lost, era = known.lost_stages(), known.lineage.era
-        awaited = any(version is None and s not in lost for s, version in enumerate(versions))
-        eras = (known.context.eras.get(peer, ()) for peer in known.linked())
-        return awaited and known.has_elector() and not any(it != era for of in eras for it in of)
 
     def _still_since(self) -> float:
         """Return since when nothing has come of a step of ours, nor of the steps of two others: one
@@ -140,6 +130,13 @@ class Trouble:
             at[peer] = max(when, at.get(peer, began_at))
         ours, others = at.pop(me), sorted(at.values())
         return max([ours, *others[-2:][:1]])
+
+    def _others_begin(self) -> bool:
+        """Whether others have begun another lineage beside ours, of which we know no step: the
+        stages that are awaited here may be theirs."""
+        known, ours = self._known, self._known.lineage.era
+        eras = (known.context.eras.get(peer, ()) for peer in known.linked())
+        return not known.has_begun() and any(era != ours for of in eras for era in of)
 
     def is_alone(self) -> bool:
         """Whether the electors that are left close no step any more, and have been waited for: who
