@@ -30,7 +30,9 @@ class Claims:
     Args:
         stored: each peer's stored record.
         lineage: its versions alone count; None: those of any.
+        weigh: weight of each claim.
         me: ourselves, for ties.
+        witness: tells which authors count as witnesses.
     """
 
     def __init__(
@@ -58,9 +60,13 @@ class Claims:
         return sum(map(self._witness, {author for words in said for _, author, _ in words}))
 
     def newest(self, reached: int | None = None, stages: int = 0) -> int:
-        """Return the newest version that somebody has, of each of the first ``stages``. A single
-        witness is enough up to ``reached``, the newest possible one as far as we have seen; None:
-        of any, because we have not seen the lineage trained."""
+        """Return the newest version that somebody has, of each of the first ``stages``.
+
+        Args:
+            reached: newest version possible as far as we have seen; for later ones a single
+                witness is not enough. None: we have not seen the lineage trained.
+            stages: their number.
+        """
         there = self.whole(stages)
         known = (v for v in there if reached is None or v <= reached or self.witnesses(v) > 1)
         return max(known, default=0)

@@ -141,9 +141,20 @@ class Evidence:
         now: float,
         electors: Collection[PeerId] = (),
     ) -> bool:
-        """Note that one of our seats has made a version, whose hash is ``state``, of the work of
-        these peers and by a decree that names the electors. Return whether it proves a new peer,
-        names other electors or is the stage's first, and should be saved."""
+        """Note that one of our seats has closed a step.
+
+        Args:
+            stage: its stage.
+            version: the new version.
+            state: hash of the version.
+            with_whom: peers whose work is in it.
+            now: monotonic seconds.
+            electors: that the decree names.
+
+        Returns:
+            Whether it proves a new peer, names other electors or is the stage's first, and should
+            be saved.
+        """
         news = stage not in self._stages or not self._known.keys() >= set(with_whom)
         if electors:
             news |= self._named(StageElectors(stage, tuple(sorted(electors))))
@@ -263,9 +274,13 @@ class Evidence:
     def seconded(
         self, follows: Callable[[PeerId], bool], is_gone: Callable[[PeerId], bool]
     ) -> bool:
-        """Whether a majority of the electors of one decree follow a lineage; of earlier ones, too,
-        because parts of a split swarm name only their own members since they parted. A peer whose
-        process has certainly ended counts for neither side."""
+        """Whether a majority of the electors of one decree are such; of earlier ones, too, because
+        parts of a split swarm name only their own members since they parted.
+
+        Args:
+            follows: whether a peer follows the lineage in question.
+            is_gone: whether its process has certainly ended: it counts for neither side.
+        """
         named = [frozenset(map(PeerId, one.electors)) for one in self._electors]
         there = ({p for p in one if follows(p) and not is_gone(p)} for one in named)
         found = (is_majority(*pair, is_gone) for pair in zip(there, named, strict=True))

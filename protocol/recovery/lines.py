@@ -56,8 +56,10 @@ class Lines:
 
     def __init__(self, known: Knowledge) -> None:
         self._known = known
+        self._others = dict[Lineage, Line]()
+        """All other lines that members serve now."""
         self._first_seen: dict[Lineage, tuple[float, int]] = {}
-        """Of all other lines that members serve now: since when, and how far each was then."""
+        """Of these: since when, and how far each was then."""
         self._slow: dict[Lineage, int] = {}
         """Of these: how often the state came too slowly."""
         self._fetching: FetchLine | None = None
@@ -153,11 +155,12 @@ class Lines:
 
     def beside(self) -> list[Line]:
         """Return the lines that others have trained for a while beside ours, whichever stands."""
-        return list(filter(self._trains, self._seen(0)[1]))
+        return list(filter(self._trains, self._others.values()))
 
     def _see(self, others: Collection[Line]) -> None:
         """Take all other lines that members serve now."""
-        new = {line.lineage: (self._known.now, line.steps) for line in others}
+        self._others = {line.lineage: line for line in others}
+        new = {of: (self._known.now, line.steps) for of, line in self._others.items()}
         self._first_seen = {of: self._first_seen.get(of, now) for of, now in new.items()}
         self._slow = {of: count for of, count in self._slow.items() if of in new}
 
@@ -171,8 +174,12 @@ class Lines:
     # --- for which of them ours is given up --------------------------------------------------
 
     def greater(self, made: int, *, deciding: bool = False) -> Line | None:
-        """Return the line for which ours is given up, if ours goes on from the version ``made``;
-        ``deciding``: we would begin anew now, without those of our line that are away."""
+        """Return the line for which ours is given up, if ours goes on from the version ``made``.
+
+        Args:
+            made: our version.
+            deciding: whether we would begin anew now, without those of our line that are away.
+        """
         known = self._known
         ours, others = self._seen(made)
         self._see(others)
@@ -227,7 +234,13 @@ class Lines:
     ) -> GivenUp | FetchLine | float | None:
         """Return what we do about a line that stands before ours: give up ours, at once if there is
         nothing to give up; else have its state fetched; or until when its copies are waited for, if
-        they are not being fetched while ours goes on; ``made`` is our version."""
+        they are not being fetched while ours goes on.
+
+        Args:
+            line: that stands before ours.
+            made: our version.
+            healthy: whether our line trains meanwhile.
+        """
         known, stages = self._known, self._stages_with_state()
         by_steps = len(line.members) < MANY and not self._comes_first(line)
         least = made - MANY_CHECKPOINTS * known.every if by_steps else 0

@@ -106,7 +106,13 @@ class Recovery:
         return Publish(STORED, own)
 
     def receive(self, author: PeerId, stored: Stored, now: float) -> list[RecoveryEffect]:
-        """Take another's stored record."""
+        """Take another's stored record.
+
+        Args:
+            author: its author.
+            stored: the record.
+            now: monotonic seconds.
+        """
         if author == self._me or self.known.stored.get(author) == stored:
             return []
         self.known.stored[author] = stored

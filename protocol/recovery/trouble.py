@@ -124,12 +124,11 @@ class Trouble:
     def _still_since(self) -> float:
         """Return since when nothing has come of a step of ours, nor of the steps of two others: one
         alone might say for ever that something does."""
-        began_at, me = self._began_at, self._known.me
-        at = dict.fromkeys({me, *self._known.linked()}, began_at)
+        me, at = self._known.me, dict[PeerId, float]()
         for (_, peer), (_, when) in self._went_on.items():
-            at[peer] = max(when, at.get(peer, began_at))
-        ours, others = at.pop(me), sorted(at.values())
-        return max([ours, *others[-2:][:1]])
+            at[peer] = max(when, at.get(peer, when))
+        ours = at.pop(me, self._began_at)
+        return max([self._began_at, ours, *sorted(at.values())[-2:][:1]])
 
     def _others_begin(self) -> bool:
         """Whether others have begun another lineage beside ours, of which we know no step: the

@@ -530,22 +530,6 @@ class TestStandstill:
         found = begins(made, replace(context(0, None), serving=there, eras=eras))
         assert (found is not None) is (apart or not elector_is_here)
 
-    def test_nor_is_it_put_off_by_one_that_serves_the_missing_stage_now_and_then(self) -> None:
-        """Others have begun another lineage, and wait there for our stage."""
-        me = first(PEERS)
-        liar, *others = (peer for peer in PEERS if peer != me)
-        made = machine(me, lineage=Lineage(FIRST.era, electors=(me,)))
-        eras = {peer: {5 if peer in others else FIRST.era: 0} for peer in PEERS}
-        found = None
-        for now in range(0, int(IN_VAIN_S + PATIENCE_S), 2):
-            lies = [liar] if now % 60 < 10 else []
-            seen = replace(context(0, 0 if lies else None), eras=eras)
-            there = (frozenset({me}), frozenset(lies))
-            seen = replace(seen, serving=there, moved=({me: 0}, dict.fromkeys(lies, now)))
-            found = adopted(made.update(seen, float(now))) or found
-            assert now >= IN_VAIN_S or found is None
-        assert found is not None
-
     def test_who_has_begun_another_gives_the_others_time_to_follow(self) -> None:
         """They are its electors, and still serve the one before."""
         me, away = first(PEERS), peer_id_from_key(bytes(range(32)))
