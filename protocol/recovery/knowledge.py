@@ -74,15 +74,15 @@ class Knowledge:
 
     # --- what the machine notes --------------------------------------------------------------
 
-    def look_at(self, context: RecoveryContext) -> int:
-        """Take a new view of the swarm; return by how many steps our lineage has gone on."""
+    def look_at(self, context: RecoveryContext) -> bool:
+        """Take a new view of the swarm; return whether our lineage has gone on."""
         self.context, before = context, self.newest
         for stage, version in enumerate(context.versions):
             if version is not None and self.lineage != SEED:
                 self.reach(stage, version)
                 self.open = True
         self.evidence.saw_training |= self.newest > 0
-        return self.newest - before
+        return self.newest > before
 
     def reach(self, stage: int, version: int) -> None:
         """A stage has come to a version of our lineage."""

@@ -173,7 +173,7 @@ class Recovery:
         if context.live != self.known.context.live:
             self._changed_at = self._live_at = now
         self.known.now = now
-        self._trouble.view_changed(self.known.look_at(context))
+        self._trouble.view_changed(rose=self.known.look_at(context))
         return self._look(now)
 
     def tick(self, now: float) -> list[RecoveryEffect]:

@@ -9,7 +9,7 @@ from typing import Final
 from protocol.decree.decree import is_majority
 from protocol.ids import PeerId
 from protocol.pace import ANSWER_S, FORGET_S
-from protocol.recovery.knowledge import BRIEF_PATIENCE_S, Knowledge, since
+from protocol.recovery.knowledge import BRIEF_PATIENCE_S, PATIENCE_S, Knowledge, since
 
 FEW: Final = 2
 """Of so many electors one alone may be no majority: the other is not waited for."""
@@ -45,17 +45,17 @@ class Trouble:
         """When the lineage began, has come to a newer version, or has had all its stages again."""
         self._last_replicas: dict[int, frozenset[PeerId]] = {}
         """By stage: the replicas that were there last."""
+        self._closed_at: dict[int, float] = {}
 
     # --- what the machine notes --------------------------------------------------------------
 
-    def view_changed(self, rose: int) -> None:
-        """The view of the swarm has changed; our lineage has gone on by so many steps."""
+    def view_changed(self, *, rose: bool) -> None:
+        """The view of the swarm has changed; ``rose``: our lineage has gone on."""
         context, now = self._known.context, self._known.now
         if rose:
-            if self._rose_at is not None:
-                self.step_s = 0.7 * self.step_s + 0.3 * (now - self._rose_at) / rose
             self._rose_at = self._began_at = now
         self._last_replicas |= {s: there for s, there in enumerate(context.serving) if there}
+        self._time_steps(now)
         self._note_progress()
 
     def _note_progress(self) -> None:
@@ -73,7 +73,21 @@ class Trouble:
                     self._went_on[stage, peer] = (version, moved), now
         if len(before) < len(self._near) == self._known.stages and not self._others_begin():
             self._began_at = now
-        self._went_on = {of: it for of, it in self._went_on.items() if of[1] in context.live}
+        self._went_on = {
+            of: (far, at)
+            for of, (far, at) in self._went_on.items()
+            if of[1] in context.live or now < at + self._vain_s()
+        }
+
+    def _time_steps(self, now: float) -> None:
+        versions = self._known.context.versions
+        last = versions[-1] if versions else None
+        if last is None or last in self._closed_at:
+            return
+        before = self._closed_at.get(last - 1)
+        if before is not None:
+            self.step_s = 0.7 * self.step_s + 0.3 * (now - before)
+        self._closed_at = {last - 1: before or now, last: now}
 
     def look(self) -> None:
         """Note whether electors have gone."""
@@ -87,7 +101,7 @@ class Trouble:
     def begin(self) -> None:
         """Another lineage begins."""
         self.since = self._alone_since = self._rose_at = None
-        self._near, self._went_on = {}, {}
+        self._closed_at, self._near, self._went_on = {}, {}, {}
         self._began_at = self._known.now
 
     # --- queries -----------------------------------------------------------------------------
@@ -139,7 +153,7 @@ class Trouble:
 
     def is_alone(self) -> bool:
         """Whether the electors that are left close no step any more, and have been waited for: who
-        was only started anew comes back and votes."""
+        was only started anew comes back and votes, and who serves another lineage may follow."""
         alone_at = self._alone_at()
         return alone_at is not None and self._known.now >= alone_at
 
@@ -179,17 +193,20 @@ class Trouble:
         return None if waited_s is None or alone_since is None else alone_since + waited_s
 
     def _waited_s(self) -> float | None:
-        """Return how long electors are waited for whose processes have ended; None: enough are
-        left. Of a lineage without a step we may have no seat that asks for them."""
+        """Return how long the electors are waited for who have gone, or serve another lineage than
+        the one whose first step they are to close; None: enough are left."""
         known, gone = self._known, self._known.context.is_gone
-        ended = known.context.ended()
-        if not ended and not known.has_begun():
+        ended, elsewhere = known.context.ended(), False
+        if not known.has_begun():
+            era, eras = known.lineage.era, known.context.eras
             electors = frozenset(map(PeerId, known.lineage.electors))
             left = [peer for peer in electors if not gone(peer)]
-            ended = 0 if is_majority(left, electors) else len(electors)
-        if not ended:
-            return None
-        return 0.0 if ended <= FEW else FORGET_S
+            ended = ended or (0 if is_majority(left, electors) else len(electors))
+            here = [peer for peer in left if era in eras.get(peer, (era,))]
+            elsewhere = not is_majority(here, electors)
+        if ended:
+            return 0.0 if ended <= FEW else FORGET_S
+        return PATIENCE_S if elsewhere else None
 
     def _vain_s(self) -> float:
         return max(IN_VAIN_S, STUCK_STEPS * self.step_s)

@@ -351,6 +351,22 @@ class TestBeginning:
         begun = adopted(made.tick(1.0 + ANSWER_S))
         assert (begun is not None) == gone
 
+    @pytest.mark.parametrize("elsewhere", [True, False])
+    def test_where_most_electors_serve_another_one_it_is_decided_anew(
+        self, elsewhere: bool
+    ) -> None:
+        me = first(PEERS[:2])
+        lineage = replaced(FIRST, electors=(me, *PEERS[2:]))
+        made = machine(me, lineage=lineage)
+        for other in PEERS[:2]:
+            made.receive(other, Stored(lineage), 0.1)
+        where = {peer: {lineage.era + elsewhere: 0} for peer in PEERS[2:]}
+        seen = replace(context(0, 0), eras={peer: {lineage.era: 0} for peer in PEERS[:2]} | where)
+        made.update(seen, 1.0)
+        assert adopted(made.tick(1.0 + PATIENCE_S)) is None
+        begun = adopted(made.tick(1.0 + PATIENCE_S + ANSWER_S))
+        assert (begun is not None) == elsewhere
+
 
 class TestResume:
     def test_our_own_copies_are_waited_for_until_our_disk_can_be_read(self) -> None:
