@@ -193,8 +193,8 @@ class Trouble:
         return None if waited_s is None or alone_since is None else alone_since + waited_s
 
     def _waited_s(self) -> float | None:
-        """Return how long the electors are waited for who have gone, or serve another lineage than
-        the one whose first step they are to close; None: enough are left."""
+        """Return how long the electors are waited for who have gone, or, before the first step of
+        a lineage, serve another one or follow a later one; None: enough are left."""
         known, gone = self._known, self._known.context.is_gone
         ended, elsewhere = known.context.ended(), False
         if not known.has_begun():
@@ -202,7 +202,8 @@ class Trouble:
             electors = frozenset(map(PeerId, known.lineage.electors))
             left = [peer for peer in electors if not gone(peer)]
             ended = ended or (0 if is_majority(left, electors) else len(electors))
-            here = [peer for peer in left if era in eras.get(peer, (era,))]
+            there = (peer for peer in left if not known.has_left(peer))
+            here = [peer for peer in there if era in eras.get(peer, (era,))]
             elsewhere = not is_majority(here, electors)
         if ended:
             return 0.0 if ended <= FEW else FORGET_S

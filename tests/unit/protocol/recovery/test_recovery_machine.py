@@ -17,7 +17,7 @@ from protocol.recovery.effects import Adopt, RecoveryContext, RecoveryEffect, Sa
 from protocol.recovery.evidence import DOUBTED_AFTER, Evidence
 from protocol.recovery.knowledge import BRIEF_PATIENCE_S, PATIENCE_S, Knowledge
 from protocol.recovery.machine import SETTLE_S, Recovery
-from protocol.recovery.stored import STORED, Copy, Lineage, Stored, begun, check_stored
+from protocol.recovery.stored import ERA_BITS, STORED, Copy, Lineage, Stored, begun, check_stored
 from protocol.recovery.trouble import IN_VAIN_S
 
 PEERS = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(4))
@@ -351,20 +351,25 @@ class TestBeginning:
         begun = adopted(made.tick(1.0 + ANSWER_S))
         assert (begun is not None) == gone
 
-    @pytest.mark.parametrize("elsewhere", [True, False])
-    def test_where_most_electors_serve_another_one_it_is_decided_anew(
-        self, elsewhere: bool
+    @pytest.mark.parametrize(("serve", "say"), [(True, False), (False, True), (False, False)])
+    def test_where_most_electors_are_in_another_one_it_is_decided_anew(
+        self, serve: bool, say: bool
     ) -> None:
-        me = first(PEERS[:2])
+        """They serve it, or say that they follow a later one, which nobody does."""
+        elsewhere, me = serve or say, first(PEERS[:2])
         lineage = replaced(FIRST, electors=(me, *PEERS[2:]))
         made = machine(me, lineage=lineage)
         for other in PEERS[:2]:
             made.receive(other, Stored(lineage), 0.1)
-        where = {peer: {lineage.era + elsewhere: 0} for peer in PEERS[2:]}
+        for number, peer in enumerate(PEERS[2:], 2) if say else ():
+            later = Lineage(number << ERA_BITS | 1, electors=(peer,))
+            made.receive(peer, Stored(later), 0.1)
+        where = {peer: {lineage.era + serve: 0} for peer in PEERS[2:]}
         seen = replace(context(0, 0), eras={peer: {lineage.era: 0} for peer in PEERS[:2]} | where)
         made.update(seen, 1.0)
         assert adopted(made.tick(1.0 + PATIENCE_S)) is None
-        begun = adopted(made.tick(1.0 + PATIENCE_S + ANSWER_S))
+        turns_s = len(PEERS) * HEARD_S
+        begun = adopted(made.tick(1.0 + PATIENCE_S + ANSWER_S + turns_s))
         assert (begun is not None) == elsewhere
 
 
