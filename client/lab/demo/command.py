@@ -14,11 +14,9 @@ from cyclopts import Parameter, validators
 
 from client.cli.terminal.answer import Answer, answered
 from client.errors import ExitCode, UserError
-from client.lab.chaos.command import prepare
+from client.lab.demo.folder import prepare_folder
 
 MIN_STEPS = 10
-SWARM_FILE = "demo.swarm"
-REPORT_FILE = "report.json"
 Count = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 
 
@@ -55,12 +53,3 @@ def demo(
     )
     code = ExitCode.OK if report.ok else ExitCode.RUNTIME
     return Answer(report, report_text(report), code=code)
-
-
-def prepare_folder(out: Path) -> None:
-    """Make a folder for a demo's results; raises ``UserError`` if it cannot be written, or has what
-    no demo has written."""
-    prepare(out)
-    if {path.name for path in out.iterdir()} - {"logs"} and not (out / SWARM_FILE).exists():
-        raise UserError(f"{out} has files that no demo wrote", "choose another --out")
-    (out / REPORT_FILE).unlink(missing_ok=True)

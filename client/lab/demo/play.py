@@ -14,7 +14,7 @@ from client.lab.chaos.ground import Ground
 from client.lab.chaos.ledger import read_ledger
 from client.lab.chaos.measure import measure_faults, read_progress
 from client.lab.chaos.report import what_broke
-from client.lab.demo.command import REPORT_FILE
+from client.lab.demo.folder import REPORT_FILE
 from client.lab.demo.report import DemoReport
 from client.lab.demo.run import DemoRun
 from client.lab.demo.screen import Screen

@@ -10,7 +10,7 @@ from client.lab.chaos.ground import Ground
 from client.lab.chaos.measure import read_progress
 from client.lab.chaos.run import Run
 from client.lab.chaos.schedule import Planned
-from client.lab.demo.command import SWARM_FILE
+from client.lab.demo.folder import SWARM_FILE
 from client.lab.demo.screen import Screen, View
 
 KILL_AT = 0.4

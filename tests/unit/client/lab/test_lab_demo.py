@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from client.errors import UserError
-from client.lab.demo.command import REPORT_FILE, SWARM_FILE, prepare_folder
+from client.lab.demo.folder import REPORT_FILE, SWARM_FILE, prepare_folder
 
 
 def test_what_an_earlier_demo_has_found_is_no_result_of_the_next_one(tmp_path: Path) -> None:
